@@ -1,0 +1,82 @@
+# Two commands matter: `make serve` and `make test`. Both install what they need on first use.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+NODE_DIR := tests/conformance/official
+
+.PHONY: serve test check lint types imports unit property crash-ci conformance official bench crash lock format clean
+
+## serve: a durable server on 127.0.0.1:4437, data in ./data
+serve: $(VENV)/.runtime
+	$(BIN)/millstream serve --data-dir data
+
+## test: everything CI runs
+test: check unit property crash-ci conformance official bench-smoke
+
+check: lint types imports
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest tests/unit
+
+property: $(VENV)/.dev
+	$(BIN)/pytest tests/property
+
+crash-ci: $(VENV)/.dev
+	$(BIN)/pytest tests/crash
+
+conformance: $(VENV)/.dev
+	$(BIN)/pytest tests/conformance -m "not official"
+
+official: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
+	$(BIN)/pytest tests/conformance -m official -s
+
+.PHONY: bench-smoke
+bench-smoke: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
+	$(BIN)/python -m bench --smoke
+
+## bench: every workload against the Node reference server in the same run (needs wrk: apt-get install wrk)
+bench: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
+	$(BIN)/python -m bench
+
+## crash: the long crash hunt, by hand; SEEDS=n seeds, SEED=n starts or replays one
+crash: $(VENV)/.dev
+	$(BIN)/python -m tests.crash --seeds $(or $(SEEDS),20) $(if $(SEED),--seed $(SEED))
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+## lock: refresh the pinned versions
+lock: $(VENV)/.dev
+	$(BIN)/pip install -q uv
+	$(BIN)/uv pip compile pyproject.toml -q --python-version 3.11 --generate-hashes --no-header --no-annotate -o requirements/runtime.lock
+	$(BIN)/uv pip compile pyproject.toml -q --python-version 3.11 --extra dev --generate-hashes --no-header --no-annotate -c requirements/runtime.lock -o requirements/dev.lock
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(VENV)/bin/python requirements/runtime.lock pyproject.toml
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/runtime.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements/dev.lock
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	touch $@
+
+$(NODE_DIR)/node_modules/.installed: $(NODE_DIR)/package.json $(NODE_DIR)/package-lock.json
+	cd $(NODE_DIR) && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(NODE_DIR)/node_modules .mypy_cache .ruff_cache .hypothesis
