@@ -1,0 +1,74 @@
+"""What we promised ourselves, checked against a run. A missed target is reported, not an error."""
+
+from dataclasses import dataclass
+
+from bench.results import Results
+from bench.workloads import append, catch_up, fan_out, json_batch
+
+MILLSTREAM = "millstream"
+APPENDS_128 = ("append", append.label(128))
+APPENDS_1 = ("append", append.label(1))
+RATE = "appends_per_second"
+CPU = "server_cpu_us_per_append"
+MESSAGES = "messages_per_second"
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    target: str
+    measured: float | None
+    bound: float | None
+    at_least: bool
+
+    @property
+    def verdict(self) -> str:
+        if self.measured is None or self.bound is None:
+            return "not measured"
+        met = self.measured >= self.bound if self.at_least else self.measured <= self.bound
+        return "met" if met else "MISSED"
+
+
+def check_targets(results: Results) -> list[TargetCheck]:
+    json_1000 = ("json_batch", json_batch.label(1000))
+    read_64 = ("catch_up", catch_up.label(64 * 2**20, 64 * 1024))
+    fan_out_1000 = ("fan_out", fan_out.label(1000))
+
+    def ours(case: tuple[str, str], figure: str) -> float | None:
+        return results.median(*case, MILLSTREAM, figure)
+
+    return [
+        _at_most("appends, 128 connections: server CPU µs each", ours(APPENDS_128, CPU), 20),
+        _at_least("appends, 128 connections: per second", ours(APPENDS_128, RATE), 40_000),
+        _single_append(results),
+        _at_least("JSON in arrays of 1000: messages/s", ours(json_1000, MESSAGES), 1_000_000),
+        _at_least("catch-up of 64 MiB: MB/s", ours(read_64, "megabytes_per_second"), 1000),
+        _at_most("fan-out to 1000: p99 ms", ours(fan_out_1000, "p99_ms"), 25),
+        _times_reference(results, "reference-file", append.MANY_STREAMS, 50),
+        _times_reference(results, "reference-file", append.FEW_STREAMS, 50),
+        _times_reference(results, "reference-memory", append.MANY_STREAMS, 4),
+    ]
+
+
+def _at_most(target: str, measured: float | None, bound: float | None) -> TargetCheck:
+    return TargetCheck(target, measured, bound, at_least=False)
+
+
+def _at_least(target: str, measured: float | None, bound: float | None) -> TargetCheck:
+    return TargetCheck(target, measured, bound, at_least=True)
+
+
+def _single_append(results: Results) -> TargetCheck:
+    fdatasync_us = results.median(*APPENDS_1, MILLSTREAM, "fdatasync_p50_us")
+    return _at_most(
+        "appends, 1 connection: p50 µs within 2 fdatasyncs + 250",
+        results.median(*APPENDS_1, MILLSTREAM, "p50_us"),
+        None if fdatasync_us is None else 2 * fdatasync_us + 250,
+    )
+
+
+def _times_reference(results: Results, reference: str, streams: int, times: float) -> TargetCheck:
+    case = append.label(128, streams)
+    ours = results.median("append", case, MILLSTREAM, RATE)
+    theirs = results.median("append", case, reference, RATE)
+    ratio = ours / theirs if ours is not None and theirs else None
+    return _at_least(f"appends, {case}: times {reference}", ratio, times)

@@ -1,0 +1,16 @@
+"""What is measured: one module per workload, each turning a Plan into its cases."""
+
+from collections.abc import Callable, Sequence
+
+from bench.plan import Case, Plan
+from bench.workloads import append, catch_up, fan_out, json_batch, long_poll
+
+WORKLOADS: dict[str, Callable[[Plan], Sequence[Case]]] = {
+    "append": append.cases,
+    "json_batch": json_batch.cases,
+    "catch_up": catch_up.cases,
+    "fan_out": fan_out.cases,
+    "long_poll": long_poll.cases,
+}
+
+__all__ = ["WORKLOADS"]

@@ -1,0 +1,12 @@
+"""Routes and handlers: HTTP requests become commands and reads, outcomes become answers.
+
+app.py        routes, CORS, what every answer carries
+paths.py      which stream a URL names
+arguments.py  headers and query parameters, checked
+writes.py     create, append, close, delete
+reads.py      HEAD, catch-up, and the parts all read modes share
+long_poll.py  a reader that waits for one answer
+sse.py        readers that stay
+operations.py /healthz, /readyz, /metrics
+errors.py     the one table from errors to status codes
+"""

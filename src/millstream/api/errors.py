@@ -1,0 +1,56 @@
+"""The one table from errors to status codes, and the shape of an error's answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream import errors
+from millstream.http.message import Request
+
+STATUS: dict[type[errors.StreamError], int] = {
+    errors.InvalidRequest: 400,
+    errors.InvalidOffset: 400,
+    errors.InvalidJson: 400,
+    errors.EmptyBody: 400,
+    errors.ProducerEpochStart: 400,
+    errors.ProducerFenced: 403,
+    errors.StreamNotFound: 404,
+    errors.RouteNotFound: 404,
+    errors.MethodNotAllowed: 405,
+    errors.StreamExists: 409,
+    errors.ContentTypeMismatch: 409,
+    errors.StreamClosed: 409,
+    errors.SequenceRegression: 409,
+    errors.ProducerGap: 409,
+    errors.ForkSourceUnavailable: 409,
+    errors.StreamGone: 410,
+    errors.BodyTooLarge: 413,
+    errors.AppendOutcomeUnknown: 500,
+    errors.Overloaded: 503,
+    errors.StorageFull: 503,
+    errors.ShuttingDown: 503,
+}
+
+
+def error_headers(error: errors.StreamError) -> bytes:
+    """Facts of the error that the protocol wants as headers."""
+    if isinstance(error, errors.StreamClosed):
+        return (f"stream-closed: true\r\nstream-next-offset: {error.final_offset}\r\n").encode()
+    if isinstance(error, errors.ProducerFenced):
+        return b"producer-epoch: %d\r\n" % error.current_epoch
+    if isinstance(error, errors.ProducerGap):
+        return b"producer-expected-seq: %d\r\nproducer-received-seq: %d\r\n" % (
+            error.expected,
+            error.received,
+        )
+    if isinstance(error, errors.MethodNotAllowed):
+        return f"allow: {error.allow}\r\n".encode()
+    if STATUS[type(error)] == 503:
+        return b"retry-after: 1\r\n"
+    return b""
+
+
+def respond_error(request: Request, error: errors.StreamError, extra_headers: bytes = b"") -> None:
+    body = msgspec.json.encode({"error": {"code": error.code, "message": error.message}})
+    headers = b"content-type: application/json\r\ncache-control: no-store\r\n" + extra_headers
+    request.respond(STATUS[type(error)], headers + error_headers(error), body)

@@ -1,0 +1,135 @@
+"""Long-poll: one answer, as soon as there is something to say or the time is up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.api.arguments import Query
+from millstream.api.errors import respond_error
+from millstream.api.reads import (
+    NO_STORE,
+    Page,
+    Position,
+    Reads,
+    locate,
+    page_body,
+    page_headers,
+    plan_page,
+    tail_position,
+)
+from millstream.clock import Clock
+from millstream.engine.engine import Engine
+from millstream.errors import InvalidOffset, StreamError, StreamNotFound
+from millstream.http.message import Request
+from millstream.protocol.cursors import decode_cursor, next_cursor
+from millstream.state.machine import gone
+from millstream.state.stream import Stream
+
+
+class LongPolls:
+    def __init__(
+        self,
+        engine: Engine,
+        reads: Reads,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        timeout_seconds: float,
+    ) -> None:
+        self.engine = engine
+        self.reads = reads
+        self.clock = clock
+        self.loop = loop
+        self._timeout_seconds = timeout_seconds
+        self.waiting = 0
+
+    def open(self, request: Request, key: bytes, query: Query) -> None:
+        token = query.offset()
+        if token is None:
+            raise InvalidOffset("a live read needs an offset; -1 starts at the beginning")
+        bytes_max = query.max_bytes(self.reads.page_bytes)
+        timeout_seconds = query.timeout_seconds(self._timeout_seconds)
+        cursor = decode_cursor(query.one(b"cursor"))
+        stream = self.reads.find(key)
+        poll = LongPoll(self, request, stream, locate(stream, token), bytes_max, cursor)
+        if poll.has_answer():
+            poll.answer()
+        else:
+            poll.wait(timeout_seconds)
+
+
+class LongPoll:
+    """One waiting request. Whatever happens first answers it, and only once."""
+
+    __slots__ = ("_bytes_max", "_cursor", "_polls", "_request", "_start", "_stream", "_timer")
+
+    def __init__(
+        self,
+        polls: LongPolls,
+        request: Request,
+        stream: Stream,
+        start: Position,
+        bytes_max: int,
+        cursor: int,
+    ) -> None:
+        self._polls = polls
+        self._request = request
+        self._stream = stream
+        self._start = start
+        self._bytes_max = bytes_max
+        self._cursor = cursor
+        self._timer: asyncio.TimerHandle | None = None
+
+    def has_answer(self) -> bool:
+        stream = self._stream
+        return stream.log.tail_ordinal > self._start.ordinal or stream.closed or stream.deleted
+
+    def wait(self, timeout_seconds: float) -> None:
+        polls = self._polls
+        polls.waiting += 1
+        self._timer = polls.loop.call_later(timeout_seconds, self._timed_out)
+        self._request.on_disconnect = self._forget
+        polls.engine.watch(self._stream, self)
+
+    def _forget(self) -> None:
+        polls = self._polls
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            polls.waiting -= 1
+            polls.engine.unwatch(self._stream, self)
+
+    def stream_changed(self) -> None:
+        if self.has_answer():
+            self._forget()
+            self.answer()
+
+    def _timed_out(self) -> None:
+        self._forget()
+        self.answer()
+
+    def shut_down(self) -> None:
+        self._forget()
+        self.answer()
+
+    def answer(self) -> None:
+        stream = self._stream
+        if stream.deleted:
+            respond_error(self._request, self._ended())
+        elif stream.log.tail_ordinal > self._start.ordinal:
+            page = plan_page(stream, self._start, self._bytes_max)
+            etag = b"etag: " + self._polls.reads.etag(stream, page) + b"\r\n"
+            headers = page_headers(stream, page) + NO_STORE + etag + self._cursor_header()
+            self._request.respond(200, headers, page_body(stream, page))
+        else:
+            tail = tail_position(stream)
+            headers = page_headers(stream, Page(tail, tail)) + NO_STORE
+            self._request.respond(204, headers + self._cursor_header())
+
+    def _ended(self) -> StreamError:
+        if self._stream.forks:
+            return gone(self._stream)
+        return StreamNotFound("stream does not exist any more")
+
+    def _cursor_header(self) -> bytes:
+        cursor = next_cursor(self._cursor, self._polls.clock.now_ms())
+        return b"stream-cursor: %d\r\n" % cursor

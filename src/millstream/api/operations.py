@@ -1,0 +1,113 @@
+"""What operators ask: is it alive, is it ready, what is it doing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from millstream.api.long_poll import LongPolls
+from millstream.api.sse import Subscriptions
+from millstream.engine.engine import Engine
+from millstream.http.message import Request
+from millstream.http.server import Server
+from millstream.journal.contract import COMMIT_SECONDS_BUCKETS
+
+_TEXT = b"content-type: text/plain\r\ncache-control: no-store\r\n"
+
+
+def respond_health(request: Request) -> None:
+    request.respond(200, _TEXT, b"ok\n")
+
+
+def respond_ready(request: Request, is_ready: bool) -> None:
+    if is_ready:
+        request.respond(200, _TEXT, b"ready\n")
+    else:
+        request.respond(503, _TEXT + b"retry-after: 1\r\n", b"not ready\n")
+
+
+class Metrics:
+    """Reads plain numbers when somebody looks; the paths that count only add integers."""
+
+    def __init__(
+        self, server: Server, engine: Engine, polls: LongPolls, subscriptions: Subscriptions
+    ) -> None:
+        self._server = server
+        self._engine = engine
+        self._polls = polls
+        self._subscriptions = subscriptions
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def respond(self, request: Request) -> None:
+        headers = f"content-type: {CONTENT_TYPE_LATEST}\r\ncache-control: no-store\r\n"
+        request.respond(200, headers.encode(), generate_latest(self._registry))
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "millstream_http_requests", "Requests answered", labels=["route", "status"]
+        )
+        for (route, status), count in self._server.counts.items():
+            requests.add_metric([route, str(status)], count)
+        yield requests
+        yield GaugeMetricFamily(
+            "millstream_http_connections", "Open connections", len(self._server.connections)
+        )
+        readers = GaugeMetricFamily(
+            "millstream_live_readers", "Readers waiting for new data", labels=["mode"]
+        )
+        readers.add_metric(["long-poll"], self._polls.waiting)
+        readers.add_metric(["sse"], self._subscriptions.subscribers)
+        yield readers
+        yield from self._collect_journal()
+        yield from self._collect_state()
+
+    def _collect_journal(self) -> Iterable[Metric]:
+        stats = self._engine.journal.stats
+        yield CounterMetricFamily(
+            "millstream_commands", "Commands committed by the journal", stats.commands
+        )
+        yield CounterMetricFamily(
+            "millstream_commit_batches", "Batches committed by the journal", stats.batches
+        )
+        yield CounterMetricFamily(
+            "millstream_wal_written_bytes", "Bytes written to the log", stats.bytes_written
+        )
+        total, buckets = 0, []
+        for bound, count in zip(COMMIT_SECONDS_BUCKETS, stats.commit_seconds, strict=False):
+            total += count
+            buckets.append((str(bound), float(total)))
+        buckets.append(("+Inf", float(total + stats.commit_seconds[-1])))
+        latency = HistogramMetricFamily(
+            "millstream_commit_seconds", "Time from the start of a batch until it is durable"
+        )
+        latency.add_metric([], buckets, stats.commit_seconds_sum)
+        yield latency
+        yield GaugeMetricFamily(
+            "millstream_wal_bytes", "Size of the log on disk", self._engine.journal.log_bytes
+        )
+        yield GaugeMetricFamily(
+            "millstream_journal_depth",
+            "Commands taken and not committed",
+            self._engine.journal.depth,
+        )
+
+    def _collect_state(self) -> Iterable[Metric]:
+        machine = self._engine.machine
+        yield CounterMetricFamily(
+            "millstream_appends", "Appends and closes applied", self._engine.appends
+        )
+        yield GaugeMetricFamily("millstream_streams", "Streams", len(machine.by_path))
+        yield GaugeMetricFamily(
+            "millstream_hot_bytes",
+            "Bytes of stream content in memory",
+            sum(stream.log.tail_byte for stream in machine.by_id.values()),
+        )

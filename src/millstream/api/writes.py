@@ -1,0 +1,188 @@
+"""Create, append, close, delete: requests become commands, outcomes become answers."""
+
+from __future__ import annotations
+
+from millstream.api import arguments
+from millstream.api.errors import respond_error
+from millstream.api.paths import STREAM_ROOT, StreamPaths
+from millstream.clock import Clock
+from millstream.engine.engine import Engine
+from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
+from millstream.http.message import Request
+from millstream.protocol import content_types, json_mode
+from millstream.state.commands import Append, CreateStream, DeleteStream
+from millstream.state.machine import Done, Outcome, decide_append, is_final
+from millstream.state.stream import Stream
+
+_CLOSED = b"stream-closed: true\r\n"
+_NO_STORE = b"cache-control: no-store\r\n"
+_CREATE_STATUS = {Done.CREATED: 201, Done.EXISTED: 200}
+
+Waiting = tuple[Request, Stream, Append]
+
+
+class Writes:
+    def __init__(self, engine: Engine, paths: StreamPaths, clock: Clock, scheme: str) -> None:
+        self._engine = engine
+        self._paths = paths
+        self._clock = clock
+        self._scheme = scheme.encode()
+
+    # Append and close
+
+    def append(self, request: Request, key: bytes) -> None:
+        headers, body = request.headers, request.body
+        closes = b"stream-closed" in headers and arguments.says_true(headers, b"stream-closed")
+        content_type = headers.get(b"content-type")
+        if body:
+            if not content_type:
+                raise InvalidRequest("send the stream's Content-Type with the body")
+        elif not closes:
+            raise EmptyBody("the body is empty; only a request with Stream-Closed: true may be")
+        claim = arguments.producer_claim(headers)
+        now_ms = self._clock.now_ms()
+        stream = self._engine.find(key, now_ms)
+        command = Append(now_ms, stream.stream_id, closes=closes)
+        if body:
+            assert content_type is not None
+            same = content_type == stream.content_type
+            command.content_type = stream.essence if same else content_types.essence(content_type)
+            command.data, command.count = body, 1
+        if claim is not None:
+            command.producer_id, command.producer_epoch, command.producer_seq = claim
+        if b"stream-seq" in headers:
+            command.stream_seq = arguments.stream_seq(headers)
+        decided = decide_append(stream, command)
+        if decided is not None and is_final(decided):
+            self._appended((request, stream, command), decided)
+            return
+        if stream.is_json and body:
+            _split_json(command)
+        self._engine.submit(command, self._appended, (request, stream, command))
+
+    @staticmethod
+    def _appended(waiting: Waiting, outcome: Outcome) -> None:
+        request, stream, command = waiting
+        if isinstance(outcome, StreamError):
+            respond_error(request, outcome, _closure_headers(stream, outcome))
+            return
+        log = stream.log
+        headers = b"stream-next-offset: %016d_%016d\r\n" % (log.tail_ordinal, log.tail_byte)
+        if stream.closed:
+            headers += _CLOSED
+        status = 204
+        if command.producer_id is not None:
+            assert stream.producers is not None
+            epoch, seq = stream.producers[command.producer_id]
+            headers += b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % (epoch, seq)
+            if outcome is Done.APPENDED and command.count:
+                status = 200
+        request.respond(status, headers)
+
+    # Create and fork
+
+    def create(self, request: Request, key: bytes) -> None:
+        headers = request.headers
+        given = arguments.lifetime(headers)
+        fork = arguments.fork_request(headers)
+        now_ms = self._clock.now_ms()
+        command = CreateStream(
+            now_ms,
+            key,
+            self._content_type(headers, fork, now_ms),
+            given.ttl_ms,
+            given.expires_at_ms,
+            arguments.says_true(headers, b"stream-closed"),
+            lifetime_given=fork is None or given.is_given,
+        )
+        if fork is not None:
+            command.fork_from = self._source_key(fork.source)
+            command.fork_sub_offset = fork.sub_offset
+            if fork.offset is not None:
+                command.fork_ordinal, command.fork_byte = fork.offset
+        self._add_initial_content(command, request.body)
+        for involved in (command.path, command.fork_from):
+            self._settle_lifetime(involved, now_ms)
+        self._engine.submit(command, self._created, (request, command))
+
+    def _settle_lifetime(self, key: bytes | None, now_ms: int) -> None:
+        """The journal hears of renewals before it has to decide whether a name is still taken."""
+        stream = None if key is None else self._engine.machine.by_path.get(key)
+        if stream is not None and not stream.deleted:
+            self._engine.lifetimes.confirm_alive(stream, now_ms)
+
+    def _content_type(
+        self, headers: arguments.Headers, fork: arguments.ForkRequest | None, now_ms: int
+    ) -> bytes:
+        content_type = headers.get(b"content-type", b"").strip()
+        if content_type:
+            if not content_types.is_valid(content_type):
+                raise InvalidRequest("Content-Type must be a media type such as application/json")
+            return content_type
+        if fork is not None:
+            source = self._engine.machine.by_path.get(self._source_key(fork.source))
+            if source is not None:
+                return source.content_type
+        return content_types.DEFAULT_CONTENT_TYPE
+
+    def _source_key(self, raw_path: bytes) -> bytes:
+        if not raw_path.startswith(STREAM_ROOT):
+            raise InvalidRequest("Stream-Forked-From must be a path such as /v1/stream/name")
+        return self._paths.key(raw_path)
+
+    @staticmethod
+    def _add_initial_content(command: CreateStream, body: bytes) -> None:
+        if not body:
+            return
+        if content_types.is_json(content_types.essence(command.content_type)):
+            command.data, command.ends, command.count = json_mode.split_body(body)
+        else:
+            command.data, command.count = body, 1
+
+    def _created(self, waiting: tuple[Request, CreateStream], outcome: Outcome) -> None:
+        request, command = waiting
+        if isinstance(outcome, StreamError):
+            respond_error(request, outcome)
+            return
+        stream = self._engine.machine.by_path[command.path]
+        headers = b"content-type: %b\r\nstream-next-offset: %b\r\n" % (
+            stream.content_type,
+            stream.tail.encode(),
+        )
+        if stream.closed:
+            headers += _CLOSED
+        if outcome is Done.CREATED:
+            self._engine.lifetimes.follow(stream)
+            headers += self._location(request)
+        request.respond(_CREATE_STATUS[outcome], headers + _NO_STORE)
+
+    def _location(self, request: Request) -> bytes:
+        host = request.headers.get(b"host", b"localhost")
+        return b"location: %b://%b%b\r\n" % (self._scheme, host, request.path)
+
+    # Delete
+
+    def delete(self, request: Request, key: bytes) -> None:
+        now_ms = self._clock.now_ms()
+        stream = self._engine.find(key, now_ms)
+        self._engine.submit(DeleteStream(now_ms, stream.stream_id), self._deleted, request)
+
+    @staticmethod
+    def _deleted(request: Request, outcome: Outcome) -> None:
+        if isinstance(outcome, StreamError):
+            respond_error(request, outcome)
+        else:
+            request.respond(204, _NO_STORE)
+
+
+def _split_json(command: Append) -> None:
+    command.data, command.ends, command.count = json_mode.split_body(command.data)
+    if not command.count:
+        raise InvalidJson("an empty array appends nothing; send at least one message")
+
+
+def _closure_headers(stream: Stream, refusal: StreamError) -> bytes:
+    """Whoever is refused on a closed stream learns that it is closed, whatever the reason given."""
+    if not stream.closed or stream.deleted or isinstance(refusal, StreamClosed):
+        return b""
+    return _CLOSED + b"stream-next-offset: %b\r\n" % stream.tail.encode()

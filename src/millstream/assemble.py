@@ -1,0 +1,230 @@
+"""The whole machine wired on one page: builds the running system from a Config and stops it again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import secrets
+import signal
+import ssl
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import structlog
+
+from millstream.api.app import App, fixed_headers
+from millstream.api.long_poll import LongPolls
+from millstream.api.operations import Metrics
+from millstream.api.paths import StreamPaths
+from millstream.api.reads import Reads
+from millstream.api.sse import Subscriptions
+from millstream.api.writes import Writes
+from millstream.clock import SystemClock
+from millstream.config import Config
+from millstream.engine.checkpointer import Checkpointer
+from millstream.engine.engine import Engine
+from millstream.errors import StartupError
+from millstream.http.message import Request
+from millstream.http.server import HttpLimits, Server
+from millstream.journal.checkpoints import load_checkpoint
+from millstream.journal.contract import Journal
+from millstream.journal.disk import OsDisk
+from millstream.journal.folder import DataFolder
+from millstream.journal.memory import MemoryJournal
+from millstream.journal.recovery import recover_log
+from millstream.journal.segments import SegmentWriter
+from millstream.journal.wal import WalJournal
+from millstream.limits import SSE_BUFFER_BYTES
+from millstream.state.commands import Mark, decode_command
+from millstream.state.machine import StateMachine
+
+log = structlog.get_logger("millstream")
+
+
+class Storage(NamedTuple):
+    """What is left of earlier runs, and where to go on."""
+
+    machine: StateMachine
+    journal: Journal
+    lsn: int
+    store_id: str
+    folder: DataFolder | None
+    log_bytes: int
+
+
+class Stop:
+    """Why and when the server stops."""
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()
+        self.exit_code = 0
+
+    def request(self, exit_code: int = 0) -> None:
+        self.exit_code = max(self.exit_code, exit_code)
+        self.requested.set()
+
+
+def open_storage(config: Config, stop: Stop) -> Storage:
+    """Recovers what the data folder holds. Raises StartupError; blocks while it reads."""
+    if config.memory:
+        return Storage(StateMachine(), MemoryJournal(), 0, secrets.token_hex(16), None, 0)
+    folder = DataFolder(config.data_dir)
+    try:
+        return _recover(config, folder, stop)
+    except BaseException:
+        folder.close()
+        raise
+
+
+def _recover(config: Config, folder: DataFolder, stop: Stop) -> Storage:
+    disk = OsDisk()
+    machine, checkpoint_lsn = load_checkpoint(disk, folder.checkpoints, folder.store_id)
+    replayed = 0
+
+    def replay(lsn: int, payload: bytes) -> None:
+        nonlocal replayed
+        replayed += 1
+        machine.apply(decode_command(payload))
+
+    recovered = recover_log(disk, folder.wal, folder.store_id, checkpoint_lsn, replay)
+    machine.ended.clear()
+    if recovered.cut is not None:
+        log.warning("cut the torn end of the log", place=recovered.cut)
+    writer = SegmentWriter(
+        disk,
+        folder.wal,
+        folder.store_id,
+        config.wal_segment_bytes,
+        next_segment=recovered.next_segment,
+        next_lsn=recovered.next_lsn,
+        sealed=recovered.sealed,
+    )
+    log.info(
+        "recovered",
+        streams=len(machine.by_path),
+        checkpoint_lsn=checkpoint_lsn,
+        records_replayed=replayed,
+    )
+
+    def fail(error: OSError) -> None:
+        log.error("the log cannot be written; stopping", error=str(error))
+        stop.request(exit_code=1)
+
+    journal = WalJournal(writer, fail)
+    lsn = recovered.next_lsn - 1
+    return Storage(machine, journal, lsn, folder.store_id, folder, writer.log_bytes)
+
+
+def _http_limits(config: Config) -> HttpLimits:
+    return HttpLimits(
+        header_bytes=config.max_header_bytes,
+        body_bytes=config.max_body_bytes,
+        body_bytes_in_flight=config.max_inflight_body_bytes,
+        connections=config.max_connections,
+        idle_seconds=config.idle_timeout,
+        request_seconds=config.request_timeout,
+        stall_seconds=config.subscriber_stall_timeout,
+        write_buffer_bytes=SSE_BUFFER_BYTES,
+    )
+
+
+def _tls_context(config: Config) -> ssl.SSLContext | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartupError(f"cannot use --tls-cert and --tls-key: {error}") from error
+    return context
+
+
+def _log_request(request: Request, status: int) -> None:
+    log.info(
+        "request",
+        method=request.method.decode("latin-1"),
+        path=request.path.decode("latin-1"),
+        status=status,
+    )
+
+
+async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) -> str:
+    try:
+        host, port = await server.listen(config.host, config.port, tls)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                f"{config.listen} is in use by another program; choose another --listen"
+            ) from error
+        raise StartupError(
+            f"cannot listen on {config.listen}: {error.strerror or error}"
+        ) from error
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
+    """A ready server for the length of the block; its base URL. Leaving the block stops it cleanly."""
+    loop = asyncio.get_running_loop()
+    clock = SystemClock()
+    tls = _tls_context(config)
+    storage = await asyncio.to_thread(open_storage, config, stop)
+    engine = Engine(storage.machine, storage.journal, clock, storage.lsn)
+    checkpointer: Checkpointer | None = None
+    if storage.folder is not None:
+        checkpointer = Checkpointer(
+            engine,
+            OsDisk(),
+            storage.folder.checkpoints,
+            storage.store_id,
+            config.checkpoint_wal_bytes,
+            wal_bytes_recovered=storage.log_bytes,
+        )
+    paths = StreamPaths()
+    reads = Reads(engine, clock, storage.store_id, config.page_bytes)
+    long_polls = LongPolls(engine, reads, clock, loop, config.long_poll_timeout)
+    subscriptions = Subscriptions(
+        engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat
+    )
+    scheme = "https" if tls is not None else "http"
+    writes = Writes(engine, paths, clock, scheme)
+    app = App(paths, writes, reads, long_polls, subscriptions)
+    access_log = _log_request if config.access_log else None
+    server = Server(app, _http_limits(config), fixed_headers(config.cors_origin), access_log)
+    app.metrics = Metrics(server, engine, long_polls, subscriptions)
+    try:
+        engine.start(loop)
+        if checkpointer is not None:
+            checkpointer.start(loop)
+        address = await _listen(server, config, tls)
+        app.is_ready = True
+        yield f"{scheme}://{address}"
+    finally:
+        app.is_ready = False
+        server.stop_listening()
+        engine.end_watchers()
+        await server.close(config.shutdown_timeout)
+        engine.lifetimes.stop()
+        engine.submit_and_forget(Mark(clock.now_ms()))
+        if checkpointer is not None:
+            await checkpointer.close()
+        await storage.journal.close()
+        if storage.folder is not None:
+            storage.folder.close()
+
+
+async def serve(config: Config) -> int:
+    """Runs until SIGTERM or SIGINT; the exit code. Raises StartupError."""
+    loop = asyncio.get_running_loop()
+    stop = Stop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.request)
+    async with running(config, stop) as url:
+        where = "memory" if config.memory else str(config.data_dir)
+        log.info("listening", url=url, data=where)
+        await stop.requested.wait()
+        log.info("stopping")
+    log.info("stopped")
+    return stop.exit_code

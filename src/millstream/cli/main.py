@@ -1,0 +1,80 @@
+"""The `millstream` command."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from millstream import __version__
+from millstream.assemble import serve
+from millstream.config import Config, InvalidSetting, build_config, environment_name, flag_name
+from millstream.errors import StartupError
+from millstream.telemetry import configure_logs
+
+EXIT_USAGE = 2
+
+_SERVE_TEXT = """\
+Start the server. Without any flag it listens on 127.0.0.1:4437 and keeps its data in ./data:
+
+  millstream serve
+  curl -X PUT  localhost:4437/v1/stream/hello -H 'Content-Type: text/plain'
+  curl -X POST localhost:4437/v1/stream/hello -H 'Content-Type: text/plain' -d 'first line'
+  curl        'localhost:4437/v1/stream/hello?offset=-1'
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millstream", description="Durable, append-only streams over plain HTTP."
+    )
+    parser.add_argument("--version", action="version", version=f"millstream {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_serve(commands)
+    return parser
+
+
+def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "serve",
+        help="start the server",
+        description=_SERVE_TEXT,
+        epilog="Every flag can also be set as an environment variable: --data-dir is "
+        "MILLSTREAM_DATA_DIR, and so on. A flag wins over its variable.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for setting in dataclasses.fields(Config):
+        text, shape = setting.metadata["help"], setting.metadata["shape"]
+        if setting.default not in (None, "", False):
+            text += f" (default: {setting.default})"
+        if shape:
+            command.add_argument(flag_name(setting), metavar=shape, help=text.replace("%", "%%"))
+        else:
+            command.add_argument(flag_name(setting), action="store_const", const="true", help=text)
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    flags = {
+        setting.name: getattr(arguments, setting.name) for setting in dataclasses.fields(Config)
+    }
+    config = build_config(flags)
+    configure_logs(config.log_format, config.log_level)
+    # Requests make no cycles worth looking for; a full collection over millions of messages would pause.
+    gc.set_threshold(100_000, 50, 1000)
+    return uvloop.run(serve(config))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = build_parser().parse_args(argv)
+    try:
+        return run_serve(arguments)
+    except (InvalidSetting, StartupError) as error:
+        print(f"millstream: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+__all__ = ["build_parser", "environment_name", "main"]

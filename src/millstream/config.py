@@ -1,0 +1,196 @@
+"""Every setting, once: flags, environment names, `--help` and docs/configuration.md come from here.
+
+Building a Config has no side effects. Precedence: flag, then MILLSTREAM_* variable, then default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millstream.limits import KIB, MIB
+
+ENVIRONMENT_PREFIX = "MILLSTREAM_"
+_SIZE = re.compile(r"([0-9]+)\s*(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB)", re.IGNORECASE)
+_SIZE_FACTOR = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|ms|s|m|h)")
+_SECONDS_FACTOR = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
+
+
+class InvalidSetting(ValueError):
+    """The message names the setting and what it should look like."""
+
+
+def parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidSetting(f"{text!r} is not a size such as 65536, 512KiB or 64MiB")
+    return int(match[1]) * _SIZE_FACTOR[match[2][:1].upper()]
+
+
+def parse_seconds(text: str) -> float:
+    match = _SECONDS.fullmatch(text.strip())
+    if match is None:
+        raise InvalidSetting(f"{text!r} is not a time such as 20, 0.5, 30s or 2m")
+    return float(match[1]) * _SECONDS_FACTOR[match[2]]
+
+
+def parse_listen(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidSetting(f"{text!r} is not an address such as 127.0.0.1:4437 or [::1]:4437")
+    return text
+
+
+def parse_flag(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("", "0", "false", "no", "off"):
+        return False
+    raise InvalidSetting(f"{text!r} is not true or false")
+
+
+def parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise InvalidSetting(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise InvalidSetting(f"{text!r} is not one of {', '.join(allowed)}")
+        return text
+
+    parse.__doc__ = "|".join(allowed)
+    return parse
+
+
+def _setting(default: Any, parse: Callable[[str], Any], shape: str, text: str) -> Any:
+    metadata = {"parse": parse, "shape": shape, "help": text}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Config:
+    listen: str = _setting(
+        "127.0.0.1:4437", parse_listen, "HOST:PORT", "address to listen on; port 0 picks a free one"
+    )
+    data_dir: Path = _setting(
+        Path("data"), Path, "DIR", "folder that holds everything the server acknowledged"
+    )
+    memory: bool = _setting(
+        False, parse_flag, "", "keep everything in memory only; a restart starts empty"
+    )
+    long_poll_timeout: float = _setting(
+        20.0, parse_seconds, "TIME", "how long a long-poll waits when the request does not say"
+    )
+    page_bytes: int = _setting(
+        4 * MIB,
+        parse_size,
+        "SIZE",
+        "most bytes in one read answer (at least one message always fits)",
+    )
+    max_body_bytes: int = _setting(
+        64 * MIB, parse_size, "SIZE", "largest request body; larger ones get 413"
+    )
+    max_header_bytes: int = _setting(
+        32 * KIB, parse_size, "SIZE", "largest header block; larger ones get 431"
+    )
+    max_inflight_body_bytes: int = _setting(
+        512 * MIB, parse_size, "SIZE", "bytes of large bodies in memory at once; beyond it 503"
+    )
+    max_connections: int = _setting(
+        20_000, parse_count, "N", "connections at once; further ones get 503"
+    )
+    sse_lifetime: float = _setting(
+        60.0, parse_seconds, "TIME", "when an SSE connection ends and the client reconnects"
+    )
+    sse_heartbeat: float = _setting(
+        15.0, parse_seconds, "TIME", "how often an idle SSE connection gets a comment line"
+    )
+    idle_timeout: float = _setting(
+        75.0, parse_seconds, "TIME", "when a connection without a request is closed"
+    )
+    request_timeout: float = _setting(
+        30.0, parse_seconds, "TIME", "how long a request may take to arrive"
+    )
+    subscriber_stall_timeout: float = _setting(
+        30.0, parse_seconds, "TIME", "when a client that does not read its answer is disconnected"
+    )
+    shutdown_timeout: float = _setting(
+        10.0, parse_seconds, "TIME", "how long a stop waits for requests under way"
+    )
+    wal_segment_bytes: int = _setting(64 * MIB, parse_size, "SIZE", "size of one log file")
+    checkpoint_wal_bytes: int = _setting(
+        256 * MIB, parse_size, "SIZE", "log growth after which the state is checkpointed"
+    )
+    tls_cert: Path | None = _setting(
+        None, Path, "FILE", "certificate chain (PEM); turns on HTTPS together with --tls-key"
+    )
+    tls_key: Path | None = _setting(None, Path, "FILE", "private key (PEM) of --tls-cert")
+    cors_origin: str = _setting(
+        "*", str, "ORIGIN", "Access-Control-Allow-Origin of every answer; empty turns CORS off"
+    )
+    log_format: str = _setting(
+        "console", _choice("console", "json"), "console|json", "shape of the log lines on stderr"
+    )
+    log_level: str = _setting(
+        "info",
+        _choice("debug", "info", "warning", "error"),
+        "LEVEL",
+        "least important log line to show: debug, info, warning or error",
+    )
+    access_log: bool = _setting(False, parse_flag, "", "log one line per request")
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+
+def flag_name(setting: dataclasses.Field[Any]) -> str:
+    return "--" + setting.name.replace("_", "-")
+
+
+def environment_name(setting: dataclasses.Field[Any]) -> str:
+    return ENVIRONMENT_PREFIX + setting.name.upper()
+
+
+def build_config(
+    flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None
+) -> Config:
+    """`flags` maps field names to the text given, None where none was. Raises InvalidSetting."""
+    if environment is None:
+        environment = os.environ
+    values: dict[str, Any] = {}
+    for setting in dataclasses.fields(Config):
+        given, source = flags.get(setting.name), flag_name(setting)
+        if given is None:
+            source = environment_name(setting)
+            given = environment.get(source)
+        if given is not None:
+            try:
+                values[setting.name] = setting.metadata["parse"](given)
+            except InvalidSetting as error:
+                raise InvalidSetting(f"{source}: {error}") from None
+    config = Config(**values)
+    _check_together(config)
+    return config
+
+
+def _check_together(config: Config) -> None:
+    if (config.tls_cert is None) != (config.tls_key is None):
+        raise InvalidSetting("--tls-cert and --tls-key go together")
+    if config.wal_segment_bytes < 4 * KIB:
+        raise InvalidSetting("--wal-segment-bytes must be at least 4KiB")
+    if config.page_bytes < 1:
+        raise InvalidSetting("--page-bytes must be at least 1")

@@ -1,0 +1,6 @@
+"""Runs the state machine on a journal: submit, apply what is committed, wake, expire, checkpoint.
+
+engine.py        the one place where committed commands become state and answers
+lifetimes.py     sliding and absolute expiry
+checkpointer.py  writes the whole state now and then, so that the log stays short
+"""

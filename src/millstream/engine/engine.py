@@ -1,0 +1,121 @@
+"""Where committed commands become state, answers and wake-ups. Runs on the event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from millstream.clock import Clock
+from millstream.engine.lifetimes import Lifetimes
+from millstream.errors import StreamError, StreamNotFound
+from millstream.journal.contract import Entry, Journal, Reply
+from millstream.state.commands import AnyCommand
+from millstream.state.machine import Done, Outcome, StateMachine, gone
+from millstream.state.stream import Stream
+
+
+class Watcher(Protocol):
+    """A reader waiting at a stream's tail."""
+
+    def stream_changed(self) -> None:
+        """The stream grew, was closed, deleted or expired. Called after the whole batch is applied."""
+        ...
+
+    def shut_down(self) -> None:
+        """The server stops: give the client its last answer now."""
+        ...
+
+
+class Engine:
+    def __init__(self, machine: StateMachine, journal: Journal, clock: Clock, lsn: int) -> None:
+        self.machine = machine
+        self.journal = journal
+        self.clock = clock
+        self.applied_lsn = lsn
+        self.appends = 0
+        self.watchers: dict[int, set[Watcher]] = {}
+        self.watcher_count = 0
+        self.lifetimes = Lifetimes(self)
+        self.after_batch: Callable[[], None] | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.journal.start(loop, self._committed, self._refused)
+        self.lifetimes.start(loop)
+
+    # Finding and submitting
+
+    def find(self, path: bytes, now_ms: int) -> Stream:
+        """The live stream of this name. Raises StreamNotFound or StreamGone."""
+        stream = self.machine.by_path.get(path)
+        if stream is None:
+            raise StreamNotFound("stream does not exist")
+        if stream.deleted:
+            raise gone(stream)
+        if (
+            stream.ttl_ms is not None or stream.expires_at_ms is not None
+        ) and not self.lifetimes.confirm_alive(stream, now_ms):
+            raise StreamNotFound("stream does not exist")
+        return stream
+
+    def submit(self, command: AnyCommand, reply: Reply, context: Any) -> None:
+        self.journal.submit((command, reply, context))
+
+    def submit_and_forget(self, command: AnyCommand) -> None:
+        self.journal.submit((command, _ignore, None))
+
+    # From the journal
+
+    def _committed(self, batch: list[Entry], last_lsn: int) -> None:
+        apply, watchers, appended, appends = self.machine.apply, self.watchers, Done.APPENDED, 0
+        woken: set[int] = set()
+        for command, reply, context in batch:
+            outcome = apply(command)
+            reply(context, outcome)
+            if outcome is appended:
+                appends += 1
+                if watchers:
+                    woken.add(command.stream_id)  # type: ignore[union-attr]
+        self.applied_lsn = last_lsn
+        self.appends += appends
+        if self.machine.ended:
+            woken.update(self.machine.ended)
+            self.machine.ended.clear()
+        for stream_id in woken:
+            self._wake(stream_id)
+        if self.after_batch is not None:
+            self.after_batch()
+
+    @staticmethod
+    def _refused(batch: list[Entry], error: StreamError) -> None:
+        for _, reply, context in batch:
+            reply(context, error)
+
+    # Waiting readers
+
+    def watch(self, stream: Stream, watcher: Watcher) -> None:
+        self.watchers.setdefault(stream.stream_id, set()).add(watcher)
+        self.watcher_count += 1
+
+    def unwatch(self, stream: Stream, watcher: Watcher) -> None:
+        watching = self.watchers.get(stream.stream_id)
+        if watching is not None and watcher in watching:
+            watching.remove(watcher)
+            self.watcher_count -= 1
+            if not watching:
+                del self.watchers[stream.stream_id]
+
+    def _wake(self, stream_id: int) -> None:
+        watching = self.watchers.get(stream_id)
+        if watching is not None:
+            for watcher in list(watching):
+                watcher.stream_changed()
+
+    def end_watchers(self) -> None:
+        for watching in list(self.watchers.values()):
+            for watcher in list(watching):
+                watcher.shut_down()
+
+
+def _ignore(context: object, outcome: Outcome) -> None:
+    pass

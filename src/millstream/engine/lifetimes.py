@@ -1,0 +1,96 @@
+"""Expiry. Every renewal counts at once; it reaches the journal coarsely, four times per window at most.
+
+A stream that is alive only thanks to a renewal the journal does not know yet gets a TouchStream
+before anything else is submitted for it, so that apply, replay and readers agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import TYPE_CHECKING
+
+from millstream.state.commands import ExpireStream, TouchStream
+from millstream.state.stream import Stream
+
+if TYPE_CHECKING:
+    from millstream.engine.engine import Engine
+
+TOUCHES_PER_WINDOW = 4
+SLEEP_SECONDS_MAX = 3600.0  # the wall clock may be set; look again now and then
+
+
+class Lifetimes:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._due: list[tuple[int, int]] = []  # (deadline_ms, stream_id), earliest first
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        for stream in self._engine.machine.by_id.values():
+            self.follow(stream)
+
+    def follow(self, stream: Stream) -> None:
+        """From now on the stream ends when its lifetime does."""
+        deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
+        if deadline is not None and not stream.deleted:
+            heapq.heappush(self._due, (deadline, stream.stream_id))
+            if self._due[0][0] == deadline:
+                self._set_timer()
+
+    def renew(self, stream: Stream, now_ms: int) -> None:
+        """A read reached the stream."""
+        if stream.ttl_ms is None:
+            return
+        stream.accessed_ms = now_ms
+        if now_ms - stream.touched_ms >= stream.ttl_ms // TOUCHES_PER_WINDOW:
+            self._engine.submit_and_forget(TouchStream(now_ms, stream.stream_id))
+
+    def confirm_alive(self, stream: Stream, now_ms: int) -> bool:
+        deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
+        if deadline is not None and now_ms >= deadline:
+            return False
+        if stream.is_expired(now_ms):
+            self._engine.submit_and_forget(TouchStream(stream.accessed_ms, stream.stream_id))
+        return True
+
+    def _set_timer(self) -> None:
+        deadline_ms = self._due[0][0]
+        if self._timer is not None:
+            if self._timer_ms == deadline_ms:
+                return
+            self._timer.cancel()
+        delay = (deadline_ms - self._engine.clock.now_ms()) / 1000 + 0.001
+        self._timer_ms = deadline_ms
+        self._timer = self._loop.call_later(
+            min(max(delay, 0.0), SLEEP_SECONDS_MAX), self._expire_due
+        )
+
+    def _expire_due(self) -> None:
+        self._timer = None
+        now_ms = self._engine.clock.now_ms()
+        again: list[Stream] = []
+        while self._due and self._due[0][0] <= now_ms:
+            _, stream_id = heapq.heappop(self._due)
+            stream = self._engine.machine.by_id.get(stream_id)
+            if stream is None or stream.deleted:
+                continue
+            if self.confirm_alive(stream, now_ms):
+                again.append(stream)
+            else:
+                self._engine.submit_and_forget(ExpireStream(now_ms, stream_id))
+        for stream in again:
+            self.follow(stream)
+        if self._due and self._timer is None:
+            self._set_timer()
+
+    def stop(self) -> None:
+        """Lets the journal know of every renewal it has not heard of, so that a restart knows it too."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for stream in self._engine.machine.by_id.values():
+            if stream.ttl_ms is not None and stream.accessed_ms > stream.touched_ms:
+                touch = TouchStream(stream.accessed_ms, stream.stream_id)
+                self._engine.submit_and_forget(touch)

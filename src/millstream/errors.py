@@ -1,0 +1,156 @@
+"""The one tree of errors. `api/errors.py` gives each its status code; a unit test asks for every row."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StreamError(Exception):
+    """Something the caller can act on. Fields carry the facts; `code` is the word clients see."""
+
+    code: ClassVar[str]
+    retriable: ClassVar[bool] = False  # may the same request be sent again?
+    changed_nothing: ClassVar[bool] = True  # do we promise that no byte was kept?
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidRequest(StreamError):
+    """The request itself is wrong, whatever the state of any stream."""
+
+    code = "invalid_request"
+
+
+class InvalidOffset(InvalidRequest):
+    code = "invalid_offset"
+
+
+class InvalidJson(InvalidRequest):
+    code = "invalid_json"
+
+
+class EmptyBody(InvalidRequest):
+    code = "empty_body"
+
+
+class StreamNotFound(StreamError):
+    code = "stream_not_found"
+
+
+class RouteNotFound(StreamError):
+    code = "not_found"
+
+
+class MethodNotAllowed(StreamError):
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class StreamGone(StreamError):
+    """Deleted, and only kept because forks still read from it."""
+
+    code = "stream_gone"
+
+
+class StreamExists(StreamError):
+    """The name is taken by a stream with another configuration."""
+
+    code = "stream_exists"
+
+
+class ContentTypeMismatch(StreamError):
+    code = "content_type_mismatch"
+
+
+class StreamClosed(StreamError):
+    code = "stream_closed"
+
+    def __init__(self, message: str, final_offset: str) -> None:
+        super().__init__(message)
+        self.final_offset = final_offset
+
+
+class SequenceRegression(StreamError):
+    code = "sequence_regression"
+
+
+class ProducerFenced(StreamError):
+    code = "producer_fenced"
+
+    def __init__(self, message: str, current_epoch: int) -> None:
+        super().__init__(message)
+        self.current_epoch = current_epoch
+
+
+class ProducerGap(StreamError):
+    code = "producer_gap"
+
+    def __init__(self, message: str, expected: int, received: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.received = received
+
+
+class ProducerEpochStart(InvalidRequest):
+    """A new epoch has to begin at sequence 0."""
+
+    code = "producer_epoch_start"
+
+
+class ForkSourceUnavailable(StreamError):
+    """The source is deleted and only kept for its present forks."""
+
+    code = "fork_source_unavailable"
+
+
+class BodyTooLarge(StreamError):
+    code = "body_too_large"
+
+
+class Overloaded(StreamError):
+    """A bounded queue or budget is full. Nothing was done."""
+
+    code = "overloaded"
+    retriable = True
+
+
+class StorageFull(StreamError):
+    """The disk has no room for the next log file. Nothing was done."""
+
+    code = "storage_full"
+    retriable = True
+
+
+class ShuttingDown(StreamError):
+    code = "shutting_down"
+    retriable = True
+
+
+class AppendOutcomeUnknown(StreamError):
+    """The log failed while writing: the bytes may or may not be there after recovery."""
+
+    code = "append_outcome_unknown"
+    retriable = True
+    changed_nothing = False
+
+
+class StartupError(Exception):
+    """The server cannot start; the message says what to change. Exit code 2."""
+
+
+class DamagedData(StartupError):
+    """Bytes on disk that were acknowledged once do not check out any more."""
+
+    def __init__(self, file: str, position: int, expected: str, found: str) -> None:
+        super().__init__(
+            f"{file} is damaged at byte {position}: expected {expected}, found {found}. "
+            "Records behind this place were acknowledged, so nothing was changed. "
+            "Restore the file from a backup, or move the data folder away to start empty."
+        )
+        self.file = file
+        self.position = position

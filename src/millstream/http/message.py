@@ -1,0 +1,63 @@
+"""A request and its one answer.
+
+A handler is a plain function `handler(request)`. It calls `request.respond` (or `request.stream`)
+once, now or later; nothing is awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.http.connection import Connection
+    from millstream.http.streaming import BodyStream
+
+STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+
+Body = bytes | memoryview | Sequence[bytes | memoryview]
+
+
+class Request:
+    """`path` and `query` are the raw bytes of the URL; header names are in lower case."""
+
+    __slots__ = (
+        "body",
+        "connection",
+        "headers",
+        "keep_alive",
+        "method",
+        "on_disconnect",
+        "path",
+        "query",
+        "route",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        headers: dict[bytes, bytes],
+        body: bytes,
+        keep_alive: bool,
+    ) -> None:
+        self.connection = connection
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.keep_alive = keep_alive
+        self.route = "other"  # the label this request is counted under
+        self.on_disconnect: Callable[[], None] | None = None  # the client left before the answer
+
+    def respond(self, status: int, headers: bytes = b"", body: Body = b"") -> None:
+        """`headers` are complete lines, each ending in CRLF. Answers a client that left with nothing."""
+        self.connection.send_response(self, status, headers, body)
+
+    def stream(self, status: int, headers: bytes) -> BodyStream:
+        """Sends the head now; the body follows piece by piece."""
+        return self.connection.start_stream(self, status, headers)

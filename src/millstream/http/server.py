@@ -1,0 +1,109 @@
+"""Listens, keeps the connections, ticks once a second, and ends everything cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import formatdate
+
+import structlog
+
+from millstream.http.connection import Connection
+from millstream.http.message import Request
+
+log = structlog.get_logger("millstream.http")
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    header_bytes: int
+    body_bytes: int
+    body_bytes_in_flight: int
+    connections: int
+    idle_seconds: float
+    request_seconds: float
+    stall_seconds: float
+    write_buffer_bytes: int
+
+
+class Server:
+    """`handler` is called on the loop for every request and must not block."""
+
+    def __init__(
+        self,
+        handler: Callable[[Request], None],
+        limits: HttpLimits,
+        fixed_headers: bytes,
+        access_log: Callable[[Request, int], None] | None = None,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.access_log = access_log
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[Connection] = set()
+        self.counts: Counter[tuple[str, int]] = Counter()  # (route, status) -> requests
+        self.refusal_headers = {503: b"retry-after: 1\r\n"}
+        self.body_bytes_held = 0
+        self.is_closing = False
+        self.tick = 1
+        self._fixed_headers = fixed_headers
+        self._listener: asyncio.Server | None = None
+        self._set_common_headers()
+        self._ticker = self.loop.call_later(1.0, self._tick)
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
+        """The address really bound. Raises OSError when it is taken."""
+        self._listener = await self.loop.create_server(
+            lambda: Connection(self), host, port, ssl=tls, backlog=4096, reuse_port=False
+        )
+        name = self._listener.sockets[0].getsockname()
+        return name[0], name[1]
+
+    def _set_common_headers(self) -> None:
+        date = formatdate(usegmt=True).encode()
+        self.common_headers = b"date: " + date + b"\r\n" + self._fixed_headers
+
+    def _tick(self) -> None:
+        self.tick += 1
+        self._set_common_headers()
+        for connection in list(self.connections):
+            connection.sweep(self.tick)
+        self._ticker = self.loop.call_later(1.0, self._tick)
+
+    @staticmethod
+    def error_body(code: str, message: str) -> bytes:
+        return json.dumps({"error": {"code": code, "message": message}}).encode() + b"\n"
+
+    def report_crash(self, request: Request) -> None:
+        log.exception(
+            "handler failed",
+            method=request.method.decode("latin-1"),
+            path=request.path.decode("latin-1"),
+        )
+
+    def respond_crash(self, request: Request) -> None:
+        body = self.error_body("internal_error", "the server failed on this request; see its log")
+        request.respond(500, b"content-type: application/json\r\n", body)
+
+    def stop_listening(self) -> None:
+        """No new connections; those that have nothing under way end now, the rest after their answer."""
+        self.is_closing = True
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    async def close(self, grace_seconds: float) -> None:
+        """Waits for the answers under way, then drops whoever is left."""
+        self.stop_listening()
+        deadline = self.loop.time() + grace_seconds
+        while self.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        self._ticker.cancel()

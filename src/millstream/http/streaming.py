@@ -1,0 +1,62 @@
+"""A response body that is written piece by piece: chunked, or until close for HTTP/1.0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.http.connection import Connection
+
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def encode_chunk(data: bytes) -> bytes:
+    """Encode once, write to any number of streams with `write_chunk`."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class BodyStream:
+    """Ends when either side says so. After that, writes are ignored."""
+
+    __slots__ = ("chunked", "connection", "ended", "on_drain", "on_end")
+
+    def __init__(self, connection: Connection, chunked: bool) -> None:
+        self.connection = connection
+        self.chunked = chunked
+        self.ended = False
+        self.on_drain: Callable[[], None] | None = None  # the client reads again
+        self.on_end: Callable[[], None] | None = None  # the client left
+
+    @property
+    def is_blocked(self) -> bool:
+        """The client does not read as fast as we write: wait for `on_drain`."""
+        return self.connection.write_paused
+
+    def write_chunk(self, chunk: bytes, data: bytes) -> None:
+        """`chunk` is `encode_chunk(data)`, made once for all subscribers."""
+        if not self.ended:
+            self.connection.write(chunk if self.chunked else data)
+
+    def write(self, data: bytes) -> None:
+        if not self.ended:
+            self.connection.write(encode_chunk(data) if self.chunked else data)
+
+    def end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            if self.chunked:
+                self.connection.write(LAST_CHUNK)
+            self.connection.stream_ended()
+
+    def abort(self) -> None:
+        """Drops the connection: the client must not take this for a whole answer."""
+        if not self.ended:
+            self.ended = True
+            self.connection.abort()
+
+    def connection_lost(self) -> None:
+        if not self.ended:
+            self.ended = True
+            if self.on_end is not None:
+                self.on_end()

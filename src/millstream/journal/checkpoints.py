@@ -1,0 +1,69 @@
+"""Checkpoint files: the whole state in one file, so that the log before it can go."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable
+
+from millstream.errors import DamagedData
+from millstream.formats.checkpoint import DamagedBlock, decode_blocks
+from millstream.journal.disk import Disk
+from millstream.state.images import Restorer
+from millstream.state.machine import StateMachine
+
+SUFFIX = ".checkpoint"
+NEW_SUFFIX = ".new"
+
+
+def checkpoint_name(lsn: int) -> str:
+    return f"{lsn:016d}{SUFFIX}"
+
+
+def store_checkpoint(disk: Disk, folder: str, lsn: int, blocks: Iterable[bytes]) -> int:
+    """Durable under its name when this returns; older checkpoints are gone. Its size in bytes."""
+    path = os.path.join(folder, checkpoint_name(lsn))
+    older = [name for name in disk.list(folder) if name.endswith(SUFFIX)]
+    size = disk.create(path + NEW_SUFFIX, blocks)
+    disk.rename(path + NEW_SUFFIX, path)
+    disk.sync_folder(folder)
+    for name in older:
+        if name != checkpoint_name(lsn):
+            disk.remove(os.path.join(folder, name))
+    disk.sync_folder(folder)
+    return size
+
+
+def load_checkpoint(disk: Disk, folder: str, store_id: str) -> tuple[StateMachine, int]:
+    """The newest sound state and the lsn it covers; an empty state and 0 when there is none.
+
+    Only the newest may be unsound, and only when an older one is left to go on from.
+    """
+    names = disk.list(folder)
+    for name in names:
+        if name.endswith(NEW_SUFFIX):
+            disk.remove(os.path.join(folder, name))
+    damage: DamagedData | None = None
+    for name in sorted((n for n in names if n.endswith(SUFFIX)), reverse=True):
+        try:
+            return _load(disk, os.path.join(folder, name), store_id)
+        except DamagedData as error:
+            damage = damage or error
+    if damage is not None:
+        raise damage
+    return StateMachine(), 0
+
+
+def _load(disk: Disk, path: str, store_id: str) -> tuple[StateMachine, int]:
+    restorer = Restorer()
+    position = 0
+    try:
+        for position, kind, payload in decode_blocks(memoryview(disk.read(path))):
+            restorer.add(kind, payload)
+    except DamagedBlock as error:
+        raise DamagedData(path, error.position, "a sound block", error.problem) from error
+    except (ValueError, IndexError) as error:
+        raise DamagedData(path, position, "a block of a checkpoint", str(error)) from error
+    header = restorer.header
+    if header is None or header.store_id != store_id:
+        raise DamagedData(path, 0, f"a checkpoint of store {store_id}", "another one")
+    return restorer.machine, header.lsn

@@ -1,0 +1,67 @@
+"""What the engine relies on, whichever journal it runs on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from millstream.errors import StreamError
+from millstream.state.commands import AnyCommand
+from millstream.state.machine import Outcome
+
+# A reply is called once, right after its command was applied or refused, with the context it came with.
+Reply = Callable[[Any, Outcome], None]
+Entry = tuple[AnyCommand, Reply, Any]
+
+
+class JournalStats:
+    """Plain numbers the journal keeps up and /metrics reads."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.commands = 0
+        self.bytes_written = 0
+        self.commit_seconds = [0] * (len(COMMIT_SECONDS_BUCKETS) + 1)
+        self.commit_seconds_sum = 0.0
+
+
+COMMIT_SECONDS_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0)
+
+
+class Journal(Protocol):
+    stats: JournalStats
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[list[Entry], int], None],
+        refused: Callable[[list[Entry], StreamError], None],
+    ) -> None:
+        """`committed` gets every batch in order, once it is durable, with the lsn of its last entry.
+
+        `refused` gets batches of which nothing was kept. Both run on the loop.
+        """
+        ...
+
+    def submit(self, entry: Entry) -> None:
+        """Takes the command; never blocks. Commands commit in the order they were submitted."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Entries taken and not committed yet."""
+        ...
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of the log on disk."""
+        ...
+
+    def retire(self, lsn: int) -> None:
+        """A checkpoint covers everything up to `lsn`: files that hold nothing newer may go."""
+        ...
+
+    async def close(self) -> None:
+        """Returns when everything submitted before is committed and the journal has let go of its files."""
+        ...

@@ -1,0 +1,90 @@
+"""The data folder: what it is, who uses it, and whether this program can read it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from pathlib import Path
+
+from millstream.errors import StartupError
+from millstream.journal.disk import OsDisk
+
+FORMAT = 1
+IDENTITY_FILE = "millstream.json"
+LOCK_FILE = "lock"
+
+
+class DataFolder:
+    """Locked for this process from construction to `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StartupError(f"cannot use {path} as data folder: {error.strerror}") from error
+        try:
+            self._lock()
+            self.store_id = self._load_identity()
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StartupError(
+                f"data folder {self.path} is in use by another process; "
+                "stop it or choose another --data-dir"
+            ) from error
+
+    def _load_identity(self) -> str:
+        file = self.path / IDENTITY_FILE
+        try:
+            text = file.read_bytes()
+        except FileNotFoundError:
+            return self._create_identity()
+        except OSError as error:
+            raise StartupError(f"cannot read {file}: {error.strerror}") from error
+        try:
+            identity = json.loads(text)
+            written_format, store_id = int(identity["format"]), str(identity["store_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StartupError(f"{file} is not a Millstream identity file: {error}") from error
+        if written_format > FORMAT:
+            raise StartupError(
+                f"data folder {self.path} has format {written_format}, this program reads up to "
+                f"{FORMAT}; run a newer Millstream"
+            )
+        return store_id
+
+    def _create_identity(self) -> str:
+        leftovers = [name for name in ("wal", "checkpoints") if (self.path / name).exists()]
+        if leftovers:
+            raise StartupError(
+                f"{self.path} has a {leftovers[0]} folder but no {IDENTITY_FILE}; "
+                "restore that file or choose another --data-dir"
+            )
+        store_id = secrets.token_hex(16)
+        disk = OsDisk()
+        identity = json.dumps({"format": FORMAT, "store_id": store_id}).encode() + b"\n"
+        temporary = str(self.path / (IDENTITY_FILE + ".new"))
+        disk.create(temporary, [identity])
+        disk.rename(temporary, str(self.path / IDENTITY_FILE))
+        disk.sync_folder(str(self.path))
+        return store_id
+
+    @property
+    def wal(self) -> str:
+        return str(self.path / "wal")
+
+    @property
+    def checkpoints(self) -> str:
+        return str(self.path / "checkpoints")
+
+    def close(self) -> None:
+        os.close(self._lock_fd)

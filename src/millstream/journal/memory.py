@@ -1,0 +1,49 @@
+"""A journal that only orders. For tests, caches and throw-away servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from millstream.errors import StreamError
+from millstream.journal.contract import Entry, JournalStats
+
+
+class MemoryJournal:
+    def __init__(self) -> None:
+        self.stats = JournalStats()
+        self._pending: list[Entry] = []
+        self._lsn = 0
+        self.log_bytes = 0
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[list[Entry], int], None],
+        refused: Callable[[list[Entry], StreamError], None],
+    ) -> None:
+        self._loop = loop
+        self._committed = committed
+
+    def submit(self, entry: Entry) -> None:
+        self._pending.append(entry)
+        if len(self._pending) == 1:
+            self._loop.call_soon(self._commit)
+
+    @property
+    def depth(self) -> int:
+        return len(self._pending)
+
+    def _commit(self) -> None:
+        batch, self._pending = self._pending, []
+        if batch:
+            self._lsn += len(batch)
+            self.stats.batches += 1
+            self.stats.commands += len(batch)
+            self._committed(batch, self._lsn)
+
+    def retire(self, lsn: int) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._commit()

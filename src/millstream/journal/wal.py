@@ -1,0 +1,160 @@
+"""The durable journal: group commit on one log.
+
+Commands that arrive while a batch is being written form the next one. All flags belong to the
+event loop's thread; the writer thread gets a batch, writes it, and hands it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from bisect import bisect_left
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import perf_counter
+
+import structlog
+
+from millstream.errors import AppendOutcomeUnknown, StorageFull, StreamError
+from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats
+from millstream.journal.segments import SegmentWriter
+from millstream.state.commands import encode_command
+
+log = structlog.get_logger("millstream.journal")
+
+
+class WalJournal:
+    """Fails stop: when the disk answers with an error whose outcome is unknown, `failed` is called."""
+
+    def __init__(self, writer: SegmentWriter, failed: Callable[[OSError], None]) -> None:
+        self.stats = JournalStats()
+        self._writer = writer
+        self._failed = failed
+        self._pending: list[Entry] = []
+        self._in_flight: list[Entry] = []
+        self._scheduled = False
+        self._broken: StreamError | None = None
+        self._drained = asyncio.Event()
+        self._batches: SimpleQueue[list[Entry] | None] = SimpleQueue()
+        self._chores: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._write_batches, name="wal-writer", daemon=True),
+            threading.Thread(target=self._do_chores, name="wal-chores", daemon=True),
+        ]
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[list[Entry], int], None],
+        refused: Callable[[list[Entry], StreamError], None],
+    ) -> None:
+        self._loop = loop
+        self._committed = committed
+        self._refused = refused
+        for thread in self._threads:
+            thread.start()
+        self._chores.put(self._writer.prepare_spare)
+
+    # On the loop
+
+    def submit(self, entry: Entry) -> None:
+        self._pending.append(entry)
+        if not self._scheduled:
+            self._scheduled = True
+            # Not now: the requests that arrived in the same round share the batch.
+            self._loop.call_soon(self._start_batch)
+
+    @property
+    def depth(self) -> int:
+        return len(self._pending) + len(self._in_flight)
+
+    @property
+    def log_bytes(self) -> int:
+        return self._writer.log_bytes
+
+    def _start_batch(self) -> None:
+        """`_scheduled` stays set until the batch is back, so that batches never overlap."""
+        if self._broken is not None:
+            refused, self._pending = self._pending, []
+            self._scheduled = False
+            self._refused(refused, self._broken)
+            return
+        self._in_flight, self._pending = self._pending, []
+        self._batches.put(self._in_flight)
+
+    def _batch_back(
+        self, batch: list[Entry], last_lsn: int, size: int, error: StreamError | None
+    ) -> None:
+        self._in_flight = []
+        if self._pending:
+            self._start_batch()  # first of all: the disk works while the answers go out
+        else:
+            self._scheduled = False
+        if error is not None:
+            self._refused(batch, error)
+        else:
+            self._committed(batch, last_lsn)
+        if not self.depth:
+            self._drained.set()
+
+    def _break(self, batch: list[Entry], error: OSError) -> None:
+        self._broken = AppendOutcomeUnknown(f"the log could not be written: {error}")
+        self._batch_back(batch, 0, 0, self._broken)
+        self._failed(error)
+
+    def retire(self, lsn: int) -> None:
+        self._chores.put(lambda: self._writer.retire(lsn))
+
+    async def close(self) -> None:
+        while self.depth:
+            self._drained.clear()
+            await self._drained.wait()
+        self._batches.put(None)
+        self._chores.put(None)
+        await asyncio.to_thread(self._join)
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        self._writer.close()
+
+    # On the writer's thread
+
+    def _write_batches(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            began = perf_counter()
+            try:
+                size = self._write(batch)
+            except StorageFull as error:
+                self._loop.call_soon_threadsafe(self._batch_back, batch, 0, 0, error)
+                continue
+            except OSError as error:
+                self._loop.call_soon_threadsafe(self._break, batch, error)
+                return
+            self._measure(len(batch), size, perf_counter() - began)
+            last_lsn = self._writer.next_lsn - 1
+            self._loop.call_soon_threadsafe(self._batch_back, batch, last_lsn, size, None)
+
+    def _write(self, batch: list[Entry]) -> int:
+        segment_before = self._writer.segment
+        size = self._writer.write_batch([encode_command(entry[0]) for entry in batch])
+        if self._writer.segment != segment_before:
+            self._chores.put(self._writer.prepare_spare)
+        return size
+
+    def _measure(self, commands: int, size: int, seconds: float) -> None:
+        stats = self.stats
+        stats.batches += 1
+        stats.commands += commands
+        stats.bytes_written += size
+        stats.commit_seconds_sum += seconds
+        stats.commit_seconds[bisect_left(COMMIT_SECONDS_BUCKETS, seconds)] += 1
+
+    # On the chores' thread
+
+    def _do_chores(self) -> None:
+        while (chore := self._chores.get()) is not None:
+            try:
+                chore()
+            except OSError as error:
+                log.warning("log housekeeping failed", error=str(error))

@@ -1,0 +1,95 @@
+"""JSON mode: a body becomes messages, and messages become an array again, without re-printing.
+
+Messages are kept as the very bytes that were sent, each followed by one comma. A read of any run
+of messages is then `[` + bytes without the last comma + `]`.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from itertools import accumulate
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from millstream.errors import InvalidJson
+
+_array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+_value_decoder = msgspec.json.Decoder(msgspec.Raw)
+_WHITESPACE = b" \t\n\r"
+_ARRAY_OPEN = 0x5B
+
+
+class Messages(NamedTuple):
+    """Wire bytes of one or more messages and, when more than one, where each ends."""
+
+    data: bytes
+    ends: bytes  # native-endian u32 per message, relative to data; empty for exactly one message
+    total: int  # number of messages
+
+
+EMPTY = Messages(b"", b"", 0)
+
+
+def split_body(body: bytes) -> Messages:
+    """Checks the body and flattens one level of array. `[]` gives no messages.
+
+    Raises InvalidJson for anything that is not JSON in UTF-8.
+    """
+    try:
+        if not body.isascii():
+            body.decode()
+        stripped = body.lstrip(_WHITESPACE)
+        if stripped[:1] == b"[":
+            return _join(_array_decoder.decode(body))
+        return Messages(bytes(_value_decoder.decode(body)) + b",", b"", 1)
+    except UnicodeDecodeError as error:
+        raise InvalidJson(f"body is not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise InvalidJson("body is nested too deeply") from None
+    except msgspec.DecodeError as error:
+        if b"\\u" in body:
+            return _split_with_lone_surrogates(body, error)
+        raise InvalidJson(f"body is not valid JSON: {error}") from None
+
+
+def _join(parts: list[msgspec.Raw]) -> Messages:
+    if len(parts) > 1:
+        ends = array("I", accumulate(map(len, parts)))
+        data = b",".join(parts) + b","
+        for index in range(len(ends)):
+            ends[index] += index + 1
+        return Messages(data, ends.tobytes(), len(parts))
+    if parts:
+        return Messages(bytes(parts[0]) + b",", b"", 1)
+    return EMPTY
+
+
+def _split_with_lone_surrogates(body: bytes, fast_error: msgspec.DecodeError) -> Messages:
+    r"""The slow way, for `"\ud800"`: legal JSON that a strict decoder of text refuses."""
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    text = body.decode()
+    try:
+        decoder.decode(text)
+    except (ValueError, RecursionError):
+        raise InvalidJson(f"body is not valid JSON: {fast_error}") from None
+    whitespace = _WHITESPACE.decode()
+    trimmed = text.strip(whitespace)
+    if not trimmed.startswith("["):
+        return Messages(trimmed.encode() + b",", b"", 1)
+    parts: list[bytes] = []
+    position = 1
+    while True:
+        while trimmed[position] in whitespace or trimmed[position] == ",":
+            position += 1
+        if trimmed[position] == "]":
+            break
+        _, end = decoder.raw_decode(trimmed, position)
+        parts.append(trimmed[position:end].encode())
+        position = end
+    return _join([msgspec.Raw(part) for part in parts])
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,179 @@
+"""The content of one stream in memory: wire bytes in blocks, and where each message ends.
+
+Blocks are immutable, so a fork shares them and a reader may hold them while the stream grows.
+Small appends are merged to blocks of about 64 KiB; large ones stay the bytes object they came as.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from itertools import accumulate
+
+from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_COUNT
+
+Ends = array  # array("I"): end of each message relative to its block
+
+
+class Log:
+    """Positions are absolute, in bytes and in messages (ordinals), counted from the stream's start.
+
+    Block i holds `datas[i]`, begins at byte `starts[i]` and message `ordinals[i]`; `ends[i]` is None
+    when it is exactly one message.
+    """
+
+    __slots__ = (
+        "datas",
+        "ends",
+        "ordinals",
+        "small_bytes",
+        "small_from",
+        "starts",
+        "tail_byte",
+        "tail_ordinal",
+    )
+
+    def __init__(self) -> None:
+        self.datas: list[bytes] = []
+        self.ends: list[Ends[int] | None] = []
+        self.starts: list[int] = []
+        self.ordinals: list[int] = []
+        self.tail_byte = 0
+        self.tail_ordinal = 0
+        self.small_from = 0  # blocks from here on are small and wait to be merged
+        self.small_bytes = 0
+
+    def append(self, data: bytes, ends: bytes, count: int) -> None:
+        """`ends` as in protocol.json_mode.Messages: empty for exactly one message."""
+        if ends:
+            block_ends: Ends[int] | None = array("I")
+            block_ends.frombytes(ends)  # type: ignore[union-attr]
+        else:
+            block_ends = None
+        self.append_block(data, block_ends, count)
+
+    def append_block(self, data: bytes, ends: Ends[int] | None, count: int) -> None:
+        self.datas.append(data)
+        self.ends.append(ends)
+        self.starts.append(self.tail_byte)
+        self.ordinals.append(self.tail_ordinal)
+        self.tail_byte += len(data)
+        self.tail_ordinal += count
+        self.small_bytes += len(data)
+        if (
+            self.small_bytes >= SMALL_BLOCK_BYTES
+            or len(self.datas) - self.small_from >= SMALL_BLOCK_COUNT
+        ):
+            self._merge_small(len(data) >= SMALL_BLOCK_BYTES)
+
+    def _merge_small(self, last_is_large: bool) -> None:
+        first = self.small_from
+        last = len(self.datas) - 1 if last_is_large else len(self.datas)
+        if last - first > 1:
+            merged_ends = self._merged_ends(first, last)
+            self.datas[first:last] = [b"".join(self.datas[first:last])]
+            self.ends[first:last] = [merged_ends]
+            del self.starts[first + 1 : last]
+            del self.ordinals[first + 1 : last]
+        self.small_from = len(self.datas)
+        self.small_bytes = 0
+
+    def _merged_ends(self, first: int, last: int) -> Ends[int]:
+        if all(ends is None for ends in self.ends[first:last]):
+            return array("I", accumulate(map(len, self.datas[first:last])))
+        merged = array("I")
+        base = 0
+        for data, ends in zip(self.datas[first:last], self.ends[first:last], strict=True):
+            if ends is None:
+                merged.append(base + len(data))
+            else:
+                merged.extend([base + end for end in ends])
+            base += len(data)
+        return merged
+
+    def byte_at(self, ordinal: int) -> int:
+        """Where message `ordinal` begins; `ordinal` must be between 0 and the tail."""
+        if ordinal == self.tail_ordinal:
+            return self.tail_byte
+        block = bisect_right(self.ordinals, ordinal) - 1
+        inside = ordinal - self.ordinals[block]
+        if inside == 0:
+            return self.starts[block]
+        ends = self.ends[block]
+        assert ends is not None
+        return self.starts[block] + ends[inside - 1]
+
+    def ordinal_at(self, byte: int) -> int | None:
+        """The message that begins at `byte`, or None when no message begins there."""
+        if byte == self.tail_byte:
+            return self.tail_ordinal
+        if not 0 <= byte < self.tail_byte:
+            return None
+        block = bisect_right(self.starts, byte) - 1
+        inside = byte - self.starts[block]
+        if inside == 0:
+            return self.ordinals[block]
+        ends = self.ends[block]
+        if ends is None:
+            return None
+        index = bisect_right(ends, inside)
+        return self.ordinals[block] + index if index and ends[index - 1] == inside else None
+
+    def last_boundary(self, byte: int) -> tuple[int, int]:
+        """The last message boundary at or before `byte`, as (ordinal, byte)."""
+        if byte >= self.tail_byte:
+            return self.tail_ordinal, self.tail_byte
+        block = bisect_right(self.starts, byte) - 1
+        ends = self.ends[block]
+        index = 0 if ends is None else bisect_right(ends, byte - self.starts[block])
+        if index == 0:
+            return self.ordinals[block], self.starts[block]
+        assert ends is not None
+        return self.ordinals[block] + index, self.starts[block] + ends[index - 1]
+
+    def page_end(self, ordinal: int, byte: int, bytes_max: int) -> tuple[int, int]:
+        """Where a read from (ordinal, byte) ends: a boundary, at least one message when there is one."""
+        end = self.last_boundary(byte + bytes_max)
+        if end[0] <= ordinal < self.tail_ordinal:
+            return ordinal + 1, self.byte_at(ordinal + 1)
+        return end
+
+    def slices(self, start: int, end: int) -> list[bytes | memoryview]:
+        """The bytes from `start` to `end` without copying them."""
+        if start >= end:
+            return []
+        first = bisect_right(self.starts, start) - 1
+        last = bisect_right(self.starts, end - 1) - 1
+        parts: list[bytes | memoryview] = list(self.datas[first : last + 1])
+        cut = end - self.starts[last]
+        if cut < len(self.datas[last]):
+            parts[-1] = memoryview(self.datas[last])[:cut]
+        skip = start - self.starts[first]
+        if skip:
+            parts[0] = memoryview(parts[0])[skip:]
+        return parts
+
+    def prefix(self, ordinal: int, byte: int) -> Log:
+        """A new log with everything before `byte`; a cut inside a message makes it a shorter one.
+
+        `ordinal` is the number of messages the prefix holds, the cut one included.
+        """
+        fork = Log()
+        if byte == 0:
+            return fork
+        block = bisect_right(self.starts, byte - 1) - 1
+        fork.datas = self.datas[:block]
+        fork.ends = self.ends[:block]
+        fork.starts = self.starts[:block]
+        fork.ordinals = self.ordinals[:block]
+        fork.tail_byte = self.starts[block]
+        fork.tail_ordinal = self.ordinals[block]
+        fork.small_from = len(fork.datas)
+        inside = byte - self.starts[block]
+        count = ordinal - self.ordinals[block]
+        ends = self.ends[block]
+        if ends is not None:
+            ends = ends[:count]
+            ends[-1] = inside
+        fork.append_block(self.datas[block][:inside], ends, count)
+        return fork

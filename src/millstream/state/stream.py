@@ -1,0 +1,98 @@
+"""One stream: its configuration, its content and what its writers have done."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.protocol import content_types
+from millstream.protocol.offsets import Offset, encode_offset
+from millstream.state.log import Log
+
+
+class Producer(NamedTuple):
+    epoch: int
+    seq: int
+
+
+class ForkOrigin(NamedTuple):
+    """Where a fork came from, as it was asked for."""
+
+    source_id: int
+    source_path: bytes
+    ordinal: int
+    byte: int
+    sub_offset: int
+
+
+class Stream:
+    """Mutable, and only ever changed by the state machine (`accessed_ms` by the engine)."""
+
+    __slots__ = (
+        "accessed_ms",
+        "closed",
+        "content_type",
+        "created_ms",
+        "deleted",
+        "essence",
+        "expires_at_ms",
+        "forks",
+        "is_json",
+        "last_write_ms",
+        "lifetime_given",
+        "log",
+        "origin",
+        "path",
+        "producers",
+        "stream_id",
+        "stream_seq",
+        "touched_ms",
+        "ttl_ms",
+    )
+
+    def __init__(self, stream_id: int, path: bytes, content_type: bytes, now_ms: int) -> None:
+        self.stream_id = stream_id  # never used twice: the incarnation of this name
+        self.path = path
+        self.content_type = content_type
+        self.essence = content_types.essence(content_type)
+        self.is_json = content_types.is_json(self.essence)
+        self.created_ms = now_ms
+        self.last_write_ms = now_ms
+        self.ttl_ms: int | None = None
+        self.expires_at_ms: int | None = None
+        self.lifetime_given = True  # False: a fork that inherited it
+        self.touched_ms = now_ms  # last renewal of a sliding lifetime that is in the journal
+        self.accessed_ms = now_ms  # last renewal at all; not part of the replicated state
+        self.closed = False
+        self.deleted = False  # soft: only kept for its forks
+        self.forks = 0
+        self.origin: ForkOrigin | None = None
+        self.producers: dict[bytes, Producer] | None = None
+        self.stream_seq: bytes | None = None
+        self.log = Log()
+
+    @property
+    def tail(self) -> str:
+        return encode_offset(self.log.tail_ordinal, self.log.tail_byte)
+
+    def deadline_ms(self, renewed_ms: int) -> int | None:
+        """When the lifetime ends if it was last renewed at `renewed_ms`; None: never."""
+        if self.ttl_ms is not None:
+            return renewed_ms + self.ttl_ms
+        return self.expires_at_ms
+
+    def is_expired(self, now_ms: int) -> bool:
+        deadline = self.deadline_ms(self.touched_ms)
+        return deadline is not None and now_ms >= deadline
+
+    def resolve(self, offset: Offset) -> tuple[int, int] | None:
+        """The (ordinal, byte) an offset names, or None when it is no boundary of this stream."""
+        ordinal, byte = offset
+        log = self.log
+        if ordinal is None:
+            assert byte is not None
+            ordinal = log.ordinal_at(byte)
+            return None if ordinal is None else (ordinal, byte)
+        if not 0 <= ordinal <= log.tail_ordinal:
+            return None
+        real_byte = log.byte_at(ordinal)
+        return (ordinal, real_byte) if byte is None or byte == real_byte else None

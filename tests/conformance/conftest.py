@@ -1,0 +1,72 @@
+"""Servers that live as long as the test session, one per journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conformance.api import Api
+from tests.conformance.raw import RawConnection
+from tests.support.server import ServerProcess
+
+# A wake-up that never comes ends as a 204 after five seconds instead of twenty.
+FLAGS = ("--long-poll-timeout", "5")
+
+
+@pytest.fixture(scope="session")
+def servers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], ServerProcess]]:
+    """One server per journal, started when first asked for. A crash in one of its handlers is a failure."""
+    started = dict[str, ServerProcess]()
+
+    def server_for(journal: str) -> ServerProcess:
+        if journal not in started:
+            data_dir = None if journal == "memory" else tmp_path_factory.mktemp("data")
+            started[journal] = ServerProcess(data_dir, *FLAGS)
+        return started[journal]
+
+    yield server_for
+    exits = {journal: server.stop() for journal, server in started.items()}
+    assert set(exits.values()) <= {0}, exits
+    for server in started.values():
+        assert "Traceback" not in server.finish_output(), server.output.decode()
+
+
+@pytest.fixture(params=["memory", "wal"])
+def api(
+    request: pytest.FixtureRequest, servers: Callable[[str], ServerProcess]
+) -> Iterator[Api]:
+    """For everything where storage or locking could make a difference: runs once per journal."""
+    yield from speak_to(servers(request.param))
+
+
+@pytest.fixture
+def memory_api(servers: Callable[[str], ServerProcess]) -> Iterator[Api]:
+    """For rules of syntax and headers, which no journal can change."""
+    yield from speak_to(servers("memory"))
+
+
+@pytest.fixture
+def connect(
+    servers: Callable[[str], ServerProcess],
+) -> Iterator[Callable[[], RawConnection]]:
+    """Opens raw connections to the memory server and closes them after the test."""
+    opened = list[RawConnection]()
+
+    def open_connection() -> RawConnection:
+        opened.append(RawConnection(servers("memory").port))
+        return opened[-1]
+
+    yield open_connection
+    for connection in opened:
+        connection.close()
+
+
+def speak_to(server: ServerProcess) -> Iterator[Api]:
+    api = Api(server)
+    try:
+        yield api
+    finally:
+        api.close()

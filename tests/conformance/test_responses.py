@@ -1,0 +1,178 @@
+"""What every answer carries, the refusals included: shape of errors, browser headers, CORS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conformance.api import JSON, TEXT, Api, error_code, fresh_path, producer
+from tests.support.http import Reply
+
+STREAM_METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"}
+REQUEST_HEADERS = [
+    "content-type",
+    "authorization",
+    "if-none-match",
+    "stream-ttl",
+    "stream-expires-at",
+    "stream-seq",
+    "stream-closed",
+    "stream-forked-from",
+    "stream-fork-offset",
+    "stream-fork-sub-offset",
+    "producer-id",
+    "producer-epoch",
+    "producer-seq",
+]
+RESPONSE_HEADERS = [
+    "stream-next-offset",
+    "stream-end-offset",
+    "stream-cursor",
+    "stream-up-to-date",
+    "stream-closed",
+    "stream-ttl",
+    "stream-expires-at",
+    "stream-sse-data-encoding",
+    "producer-epoch",
+    "producer-seq",
+    "producer-expected-seq",
+    "producer-received-seq",
+    "etag",
+    "location",
+    "retry-after",
+]
+
+
+def gone(api: Api) -> Reply:
+    path = api.stream(b"one")
+    api.fork(path)
+    api.delete(path)
+    return api.get(path)
+
+
+def stale_producer(api: Api) -> Reply:
+    path = api.stream()
+    api.append(path, b"x", headers=producer("p", 1, 0))
+    return api.append(path, b"x", headers=producer("p", 0, 0))
+
+
+def append_after_close(api: Api) -> Reply:
+    path = api.stream()
+    api.close_stream(path)
+    return api.append(path, b"x")
+
+
+def not_modified(api: Api) -> Reply:
+    return api.get(api.stream(b"one"), headers={"If-None-Match": "*"})
+
+
+def server_sent_events(api: Api) -> Reply:
+    events = api.events(f"{api.stream()}?offset=-1&live=sse")
+    return Reply(events.status, events.headers)
+
+
+def timed_out_poll(api: Api) -> Reply:
+    return api.get(f"{api.stream()}?offset=-1&live=long-poll&timeout_ms=1")
+
+
+ERRORS: dict[str, tuple[int, Callable[[Api], Reply]]] = {
+    "bad offset": (400, lambda api: api.get(f"{api.stream()}?offset=x")),
+    "bad path": (400, lambda api: api.get("/v1/stream/a//b")),
+    "bad JSON": (400, lambda api: api.append(api.stream(content_type=JSON), b"{", JSON)),
+    "empty append": (400, lambda api: api.post(api.stream(), content_type=TEXT)),
+    "stale producer": (403, stale_producer),
+    "no such stream": (404, lambda api: api.get(fresh_path())),
+    "no such route": (404, lambda api: api.get("/v1/nothing-here")),
+    "wrong method": (405, lambda api: api.call("PATCH", api.stream())),
+    "wrong type": (409, lambda api: api.append(api.stream(), b"x", "image/png")),
+    "closed": (409, append_after_close),
+    "create conflict": (409, lambda api: api.put(api.stream(), content_type=JSON)),
+    "gone": (410, gone),
+}
+SUCCESSES: dict[str, tuple[int, Callable[[Api], Reply]]] = {
+    "create": (201, lambda api: api.put(fresh_path(), content_type=TEXT)),
+    "append": (204, lambda api: api.append(api.stream(), b"x")),
+    "read": (200, lambda api: api.get(api.stream(b"x"))),
+    "head": (200, lambda api: api.head(api.stream(b"x"))),
+    "delete": (204, lambda api: api.delete(api.stream())),
+    "not modified": (304, not_modified),
+    "long-poll": (204, timed_out_poll),
+    "events": (200, server_sent_events),
+    "health": (200, lambda api: api.get("/healthz")),
+    "metrics": (200, lambda api: api.get("/metrics")),
+}
+
+
+@pytest.mark.parametrize(("status", "act"), ERRORS.values(), ids=ERRORS.keys())
+def test_a_refusal_says_what_was_wrong(
+    memory_api: Api, status: int, act: Callable[[Api], Reply]
+) -> None:
+    reply = act(memory_api)
+    assert reply.status == status
+    assert error_code(reply)
+
+
+@pytest.mark.parametrize(
+    ("status", "act"), [*ERRORS.values(), *SUCCESSES.values()], ids=[*ERRORS, *SUCCESSES]
+)
+def test_browsers_are_told_not_to_guess(
+    memory_api: Api, status: int, act: Callable[[Api], Reply]
+) -> None:
+    reply = act(memory_api)
+    assert reply.status == status
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    policy = reply.headers["cross-origin-resource-policy"]
+    assert policy in ("cross-origin", "same-site", "same-origin")
+    assert reply.headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("act", [each[1] for each in SUCCESSES.values()], ids=SUCCESSES.keys())
+def test_scripts_may_read_the_headers_of_the_protocol(
+    memory_api: Api, act: Callable[[Api], Reply]
+) -> None:
+    exposed = act(memory_api).headers["access-control-expose-headers"].lower()
+    names = {name.strip() for name in exposed.split(",")}
+    assert set(RESPONSE_HEADERS) <= names
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/v1/stream/nothing", "/v1/stream/a//b", "/healthz"])
+def test_a_preflight_is_answered_for_every_path(memory_api: Api, path: str) -> None:
+    asked = {
+        "Origin": "https://example.com",
+        "Access-Control-Request-Method": "PUT",
+        "Access-Control-Request-Headers": ",".join(REQUEST_HEADERS),
+    }
+    reply = memory_api.call("OPTIONS", path, headers=asked)
+    assert (reply.status in (200, 204), reply.body) == (True, b"")
+    assert reply.headers["access-control-allow-origin"] == "*"
+    methods = {name.strip() for name in reply.headers["access-control-allow-methods"].split(",")}
+    assert methods >= {"GET", "HEAD", "PUT", "POST", "DELETE"}
+    allowed = reply.headers["access-control-allow-headers"].lower()
+    assert {name.strip() for name in allowed.split(",")} >= set(REQUEST_HEADERS)
+    assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("method", ["PATCH", "TRACE", "PROPFIND", "LOCK"])
+def test_a_wrong_method_is_told_the_right_ones(memory_api: Api, method: str) -> None:
+    for path in (memory_api.stream(), fresh_path()):
+        reply = memory_api.call(method, path)
+        assert reply.status == 405
+        assert {name.strip() for name in reply.headers["allow"].split(",")} == STREAM_METHODS
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_operational_paths_only_answer_reads(memory_api: Api, path: str) -> None:
+    reply = memory_api.post(path, b"x", content_type=TEXT)
+    assert reply.status == 405
+    assert "GET" in reply.headers["allow"]
+    assert memory_api.head(path).status == 200
+
+
+def test_an_error_does_not_cost_the_connection(memory_api: Api) -> None:
+    assert memory_api.append(fresh_path(), b"x" * 1000).status == 404
+    used = memory_api.connection.sock
+    assert used is not None
+    for _, act in ERRORS.values():
+        act(memory_api)
+    assert memory_api.connection.sock is used

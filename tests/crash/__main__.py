@@ -1,0 +1,55 @@
+"""The long hunt: `python -m tests.crash --seeds 100`, or `--seed 42` to replay one round."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.crash.rounds import RoundFailed, run_round
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=None, help="how many rounds (default 1)")
+    parser.add_argument("--seed", type=int, help="the first seed; alone, replays that one round")
+    parser.add_argument("--generations", type=int, default=6, help="lives of the server per round")
+    parser.add_argument("--folder", type=Path, help="keep data here (default: a temporary folder)")
+    arguments = parser.parse_args()
+    first = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**9)
+    count = arguments.seeds or 1
+    failed = list[int]()
+    kills = acknowledged = 0
+    began = time.monotonic()
+    for number, seed in enumerate(range(first, first + count), 1):
+        print(f"seed {seed}: round {number} of {count}", flush=True)
+        folder = arguments.folder or Path(tempfile.mkdtemp(prefix=f"millstream-crash-{seed}-"))
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            report = run_round(seed, folder, arguments.generations)
+        except RoundFailed as failure:
+            failed.append(seed)
+            print(f"seed {seed} FAILED: {failure}", flush=True)
+            continue
+        kills += report.kills
+        acknowledged += report.acknowledged
+        shutil.rmtree(folder)
+        minutes = (time.monotonic() - began) / 60
+        print(
+            f"  {kills} kills, {acknowledged} acknowledged requests, {len(failed)} failed rounds,"
+            f" {minutes:.1f} minutes",
+            flush=True,
+        )
+    for seed in failed:
+        again = f"--seed {seed} --generations {arguments.generations}"
+        print(f"replay with: python -m tests.crash {again}")
+    print(f"{count - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

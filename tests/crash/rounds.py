@@ -1,0 +1,200 @@
+"""One round: a seed, a data folder, several lives of a server, each ended while it is busy."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.history import History, Incarnation, Request
+from tests.crash.plan import LOGS, WRITERS, Ending, Generation, plan_generations
+from tests.crash.readers import Reader
+from tests.crash.verify import Verifier
+from tests.crash.writers import Writer, send_request
+from tests.support.server import ServerProcess
+
+JOIN_SECONDS = 60.0
+CHANGES_SECONDS_MAX = 3.0
+
+
+class DrainedServer(ServerProcess):
+    """Reads the server's output while it runs, so that a full pipe never stops it."""
+
+    def __init__(self, data_dir: Path, *flags: str, wait: bool = True) -> None:
+        super().__init__(data_dir, *flags, wait=False)
+        self.drain = threading.Thread(target=self.drain_output, daemon=True)
+        self.drain.start()
+        if wait:
+            self.wait_ready()
+
+    def drain_output(self) -> None:
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        while chunk := os.read(descriptor, 65536):
+            self.output += chunk
+
+    def finish_output(self) -> str:
+        self.drain.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return self.output.decode(errors="replace")
+
+
+@dataclass
+class RoundReport:
+    seed: int
+    kills: int = 0
+    start_up_kills: int = 0
+    stops: int = 0
+    acknowledged: int = 0
+    shown: int = 0
+    unanswered: int = 0
+
+
+class RoundFailed(AssertionError):
+    """Names the seed, the generation and the folder that was kept for looking at."""
+
+
+def run_round(
+    seed: int, folder: Path, generations: int, tell: Callable[[str], None] = lambda _: None
+) -> RoundReport:
+    """Runs every generation of a seed on one data folder; raises RoundFailed at the first wrong."""
+    report = RoundReport(seed)
+    history = History()
+    data_dir = folder / "data"
+    plan = plan_generations(seed, generations)
+    for generation in plan:
+        try:
+            _run_generation(seed, generation, history, data_dir, report)
+        except Exception as error:
+            kept = shutil.copytree(data_dir, folder / "failed", dirs_exist_ok=True)
+            raise RoundFailed(
+                f"seed {seed}, generation {generation.number} ({generation.flags}): {error}\n"
+                f"data folder as it is: {kept}"
+            ) from error
+        tell(f"seed {seed} generation {generation.number}: {report}")
+    final = DrainedServer(data_dir, *plan[-1].flags)
+    try:
+        _verify(final, history, seed, generations)
+    except Exception as error:
+        raise RoundFailed(f"seed {seed}, after the last generation: {error}") from error
+    finally:
+        final.kill()
+    return report
+
+
+def _run_generation(
+    seed: int, generation: Generation, history: History, data_dir: Path, report: RoundReport
+) -> None:
+    for moment in generation.start_up_kills:
+        _kill_during_start(data_dir, generation, moment)
+        report.start_up_kills += 1
+        report.kills += 1
+    server = DrainedServer(data_dir, *generation.flags)
+    try:
+        if generation.number == 0:
+            _create_logs(server, history)
+        else:
+            _verify(server, history, seed, generation.number)
+        _write_until_the_end(server, seed, generation, history, report)
+    finally:
+        server.kill()
+    output = server.finish_output() if not server.process.stdout else server.output.decode()
+    assert "Traceback" not in output, f"the server logged an exception: {output[-3000:]}"
+    assert not history.violations, "\n".join(history.violations[:10])
+
+
+def _kill_during_start(data_dir: Path, generation: Generation, moment: float) -> None:
+    server = DrainedServer(data_dir, *generation.flags, wait=False)
+    try:
+        if moment > 0:
+            time.sleep(moment)
+        else:
+            _wait_for_changes(data_dir, int(-moment))
+        code = server.process.poll()
+        assert code is None, f"start-up ended by itself with {code}: {server.finish_output()}"
+    finally:
+        server.kill()
+
+
+def _wait_for_changes(data_dir: Path, changes: int) -> None:
+    """Until recovery has changed the folder so many times: the moments that are worth a kill."""
+    deadline = time.monotonic() + CHANGES_SECONDS_MAX
+    before = _list_files(data_dir)
+    while changes > 0 and time.monotonic() < deadline:
+        now = _list_files(data_dir)
+        if now != before:
+            before, changes = now, changes - 1
+
+
+def _list_files(data_dir: Path) -> list[tuple[str, int]]:
+    found = list[tuple[str, int]]()
+    for name in ("wal", "checkpoints"):
+        try:
+            with os.scandir(data_dir / name) as entries:
+                found += sorted((entry.name, entry.stat().st_size) for entry in entries)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _create_logs(server: ServerProcess, history: History) -> None:
+    client = server.client()
+    try:
+        for stream, kind in LOGS.items():
+            request = Request(
+                f"create-{stream}", "PUT", stream, kind, kind.nothing, {"Content-Type": kind.value}
+            )
+            reply = send_request(client, history, request)
+            assert reply.status == 201, f"{request}: {reply.body!r}"
+            history.streams[stream] = [Incarnation(stream, kind, request)]
+    finally:
+        client.close()
+
+
+def _verify(server: ServerProcess, history: History, seed: int, generation: int) -> None:
+    client = server.client()
+    try:
+        dice = random.Random(f"verify {seed} {generation}")
+        Verifier(history, client, dice, f"v{generation}").run()
+    finally:
+        client.close()
+
+
+def _write_until_the_end(
+    server: DrainedServer,
+    seed: int,
+    generation: Generation,
+    history: History,
+    report: RoundReport,
+) -> None:
+    ending = threading.Event()
+    threads: list[threading.Thread] = [
+        Writer(history, seed, generation.number, index, server.port, ending)
+        for index in range(WRITERS)
+    ]
+    threads += [Reader(history, dice, server.port, ending) for dice in generation.readers]
+    for thread in threads:
+        thread.start()
+    time.sleep(generation.active_seconds)
+    died = server.process.poll()
+    ending.set()
+    if generation.ending is Ending.KILL:
+        server.kill()
+        report.kills += 1
+    else:
+        code = server.stop()
+        report.stops += 1
+        assert code == 0, f"SIGTERM ended with {code}: {server.output[-2000:]!r}"
+    for thread in threads:
+        thread.join(JOIN_SECONDS)
+        assert not thread.is_alive(), f"{thread.name} hangs"
+    assert died is None, f"the server died by itself with {died}: {server.output[-2000:]!r}"
+    report.acknowledged = history.acknowledged
+    report.shown += len(history.observations)
+    report.unanswered += sum(request.answered == float("inf") for request in history.pending)

@@ -1,0 +1,251 @@
+"""The log on a disk that loses power at every step: what was acknowledged is there, in order.
+
+One test id is one block of seeds; MILLSTREAM_CRASH_SEED=n runs that single seed instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from millstream.errors import StorageFull, StreamError
+from millstream.formats.checkpoint import (
+    END,
+    HEADER,
+    CheckpointEnd,
+    CheckpointHeader,
+    encode_block,
+)
+from millstream.formats.wal import find_records
+from millstream.journal.checkpoints import load_checkpoint, store_checkpoint
+from millstream.journal.contract import Entry
+from millstream.journal.recovery import Recovered, recover_log
+from millstream.journal.segments import SEGMENT_SUFFIX, SegmentWriter
+from millstream.journal.wal import WalJournal
+from millstream.state.commands import Append, encode_command
+from tests.crash.simulated_disk import PowerLoss, SimulatedDisk
+
+WAL, CHECKPOINTS = "/data/wal", "/data/checkpoints"
+STORE = "0123456789abcdef0123456789abcdef"
+GENERATIONS = 6
+BOOTS_MAX = 50
+SEED_BLOCKS, SEEDS_PER_BLOCK = 8, 60
+
+
+def checkpoint_blocks(lsn: int) -> list[bytes]:
+    """An empty state that says it covers everything up to `lsn`; the test knows what that was."""
+    header = msgspec.msgpack.encode(CheckpointHeader(1, STORE, lsn, 1))
+    end = msgspec.msgpack.encode(CheckpointEnd(0, 0))
+    return [encode_block(HEADER, header), encode_block(END, end)]
+
+
+class Machine:
+    """One simulated computer: its disk, what it acknowledged, what it was doing when it died."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.disk = SimulatedDisk()
+        self.segment_bytes = self.dice.choice([256, 512, 1024, 4096])
+        self.acknowledged: list[bytes] = []  # by lsn - 1
+        self.in_flight: list[bytes] = []
+        self.made = 0
+        self.checkpoint_lsn = 0
+        self.in_chore = False
+
+    # --- one life --------------------------------------------------------------------------
+
+    def live(self) -> None:
+        writer = self.boot()
+        self.disk.steps_left = self.dice.randint(0, 400)
+        self.disk.between_steps = lambda: self.interrupt(writer)
+        try:
+            while True:
+                self.act(writer)
+        except PowerLoss:
+            self.crash()
+
+    def crash(self) -> None:
+        self.in_chore = False
+        self.disk.is_full = False
+        if self.dice.random() < 0.35:
+            self.disk.restart_process()
+        else:
+            self.disk.lose_power(self.dice)
+
+    def act(self, writer: SegmentWriter) -> None:
+        what = self.dice.random()
+        if what < 0.8:
+            self.write(writer)
+        elif what < 0.97:
+            self.do_chore(writer)
+        else:
+            self.disk.is_full = not self.disk.is_full
+
+    def write(self, writer: SegmentWriter) -> None:
+        batch = [self.make_payload() for _ in range(self.dice.choice([1, 1, 2, 3, 8]))]
+        self.in_flight = batch
+        before = writer.next_lsn
+        try:
+            writer.write_batch(batch)
+        except StorageFull:
+            assert writer.next_lsn == before
+            self.in_flight = []  # nothing was written: it must never turn up
+            self.disk.is_full = False
+            return
+        self.acknowledged += batch
+        self.in_flight = []
+        assert writer.next_lsn == len(self.acknowledged) + 1
+
+    def make_payload(self) -> bytes:
+        self.made += 1
+        size = self.dice.choice([0, 1, 20, 100, 600, 600, 3000])
+        return f"{self.made}|".encode() + self.dice.randbytes(self.dice.randint(0, size))
+
+    def checkpoint(self, writer: SegmentWriter) -> None:
+        lsn = self.dice.randint(self.checkpoint_lsn, len(self.acknowledged))
+        if lsn == 0 or self.disk.is_full:
+            return
+        self.checkpoint_lsn = lsn
+        store_checkpoint(self.disk, CHECKPOINTS, lsn, checkpoint_blocks(lsn))
+        writer.retire(lsn)
+
+    def interrupt(self, writer: SegmentWriter) -> None:
+        """The chores run on another thread: here they come between any two steps of the writer."""
+        if not self.in_chore and self.dice.random() < 0.03:
+            self.do_chore(writer)
+
+    def do_chore(self, writer: SegmentWriter) -> None:
+        self.in_chore = True
+        if self.dice.random() < 0.5:
+            writer.prepare_spare()
+        else:
+            self.checkpoint(writer)
+        self.in_chore = False
+
+    # --- coming back -----------------------------------------------------------------------
+
+    def boot(self) -> SegmentWriter:
+        """Recovers, dies during recovery now and then, and must always end in the same place."""
+        for _ in range(BOOTS_MAX):
+            if self.dice.random() < 0.4:
+                self.disk.steps_left = self.dice.randint(0, 12)
+            try:
+                after, replayed, recovered = self.recover()
+                if self.dice.random() < 0.3:
+                    assert self.recover()[:2] == (after, replayed)
+                writer = SegmentWriter(
+                    self.disk,
+                    WAL,
+                    STORE,
+                    self.segment_bytes,
+                    next_segment=recovered.next_segment,
+                    next_lsn=recovered.next_lsn,
+                    sealed=recovered.sealed,
+                )
+            except PowerLoss:
+                self.crash()
+                continue
+            self.disk.steps_left = None
+            self.check(after, replayed, recovered)
+            return writer
+        raise AssertionError(f"recovery did not get through in {BOOTS_MAX} tries")
+
+    def recover(self) -> tuple[int, list[tuple[int, bytes]], Recovered]:
+        replayed: list[tuple[int, bytes]] = []
+        _, after = load_checkpoint(self.disk, CHECKPOINTS, STORE)
+        recovered = recover_log(
+            self.disk, WAL, STORE, after, lambda lsn, payload: replayed.append((lsn, payload))
+        )
+        return after, replayed, recovered
+
+    def check(
+        self, after: int, replayed: Sequence[tuple[int, bytes]], recovered: Recovered
+    ) -> None:
+        known = [*self.acknowledged, *self.in_flight]
+        last = after + len(replayed)
+        assert after <= len(self.acknowledged), "a checkpoint of the future"
+        assert [lsn for lsn, _ in replayed] == list(range(after + 1, last + 1))
+        assert len(self.acknowledged) <= last, (
+            f"lost {len(self.acknowledged) - last} acknowledged records from {last + 1} on"
+        )
+        assert [payload for _, payload in replayed] == known[after:last]
+        assert recovered.next_lsn == last + 1
+        # From here on readers may see what was recovered, so it counts as acknowledged.
+        self.acknowledged, self.in_flight = known[:last], []
+
+
+def run_seed(seed: int) -> None:
+    machine = Machine(seed)
+    for _ in range(GENERATIONS):
+        machine.live()
+    machine.boot()
+
+
+def seeds_of(block: int) -> Sequence[int]:
+    single = os.environ.get("MILLSTREAM_CRASH_SEED")
+    if single is not None:
+        return [int(single)] if block == 0 else []
+    return range(block * SEEDS_PER_BLOCK, (block + 1) * SEEDS_PER_BLOCK)
+
+
+@pytest.mark.parametrize("block", range(SEED_BLOCKS))
+def test_power_cuts_at_any_step_lose_nothing_acknowledged(block: int) -> None:
+    for seed in seeds_of(block):
+        try:
+            run_seed(seed)
+        except Exception as error:
+            raise AssertionError(
+                f"seed {seed} (replay with MILLSTREAM_CRASH_SEED={seed}): {error!r}"
+            ) from error
+
+
+def durable_payloads(disk: SimulatedDisk) -> set[bytes]:
+    """What a power cut right now would leave, at worst."""
+    return {
+        record.payload
+        for name, inode in disk.folders[WAL].durable.items()
+        if name.endswith(SEGMENT_SUFFIX)
+        for record in find_records(inode.durable, 0)
+    }
+
+
+def test_the_journal_answers_nothing_before_it_is_durable() -> None:
+    """Whoever hears of a batch, answered client or woken reader, hears of it from `committed`."""
+    disk = SimulatedDisk()
+    disk.between_steps = lambda: time.sleep(0.0005)  # so that an early answer would be seen
+    writer = SegmentWriter(disk, WAL, STORE, 2048, next_segment=1, next_lsn=1)
+    heard = list[bytes]()
+
+    def committed(entries: list[Entry], last_lsn: int) -> None:
+        kept = durable_payloads(disk)
+        for command, _, _ in entries:
+            assert encode_command(command) in kept
+            heard.append(encode_command(command))
+        assert last_lsn == len(heard)
+
+    def refused(entries: list[Entry], error: StreamError) -> None:
+        raise AssertionError(f"{entries}: {error}")
+
+    async def run() -> None:
+        journal = WalJournal(writer, failed=lambda error: None)
+        failures = list[dict[str, object]]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        journal.start(loop, committed, refused)
+        dice = random.Random(1)
+        for number in range(300):
+            data = dice.randbytes(dice.choice([1, 50, 700, 3000]))
+            journal.submit((Append(number, 1, data), lambda *_: None, None))
+            if dice.random() < 0.3:
+                await asyncio.sleep(0.0005)
+        await journal.close()
+        assert not failures, failures
+
+    asyncio.run(run())
+    assert len(heard) == 300
