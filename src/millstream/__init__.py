@@ -6,11 +6,11 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     assemble.py  builds the running system from a Config; the one file that knows every room
     api/         routes and handlers; the one table that turns errors into status codes
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams
-    engine/      submits commands, applies what is committed, wakes waiting readers, expires, checkpoints
+    engine/      submits commands, applies what is committed, wakes, expires, checkpoints
     journal/     one contract, two implementations: memory and wal
     state/       the heart: commands, stream state, apply(command) -> outcome; pure
     formats/     byte layouts: WAL records, command codec, checkpoint blocks
-    protocol/    the words of the wire: offsets, cursors, content types, JSON mode, SSE frames, durations
+    protocol/    the words of the wire: offsets, cursors, JSON mode, SSE frames, durations
     telemetry.py config.py limits.py errors.py clock.py      the floor
 """
 

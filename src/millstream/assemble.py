@@ -1,4 +1,4 @@
-"""The whole machine wired on one page: builds the running system from a Config and stops it again."""
+"""The whole machine wired on one page: builds the system from a Config and stops it again."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) ->
 
 @contextlib.asynccontextmanager
 async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
-    """A ready server for the length of the block; its base URL. Leaving the block stops it cleanly."""
+    """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     tls = _tls_context(config)

@@ -1,4 +1,4 @@
-"""The one tree of errors. `api/errors.py` gives each its status code; a unit test asks for every row."""
+"""The one tree of errors. `api/errors.py` gives each its status code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers and query parameters, checked. Everything here raises InvalidRequest and touches no state."""
+"""Headers and query parameters, checked: raises InvalidRequest, touches no state."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Query:
         return min(int(text), default)
 
     def timeout_seconds(self, default: float) -> float:
-        """`timeout=5s` or `timeout_ms=5000`; capped, because a longer wait dies in proxies anyway."""
+        """`timeout=5s` or `timeout_ms=5000`; capped, as proxies end longer waits."""
         text, text_ms = self.one(b"timeout"), self.one(b"timeout_ms")
         if text_ms is not None:
             if not _STRICT_INTEGER.fullmatch(text_ms):

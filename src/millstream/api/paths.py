@@ -1,8 +1,8 @@
 """Which stream a URL path names.
 
 One namespace of buckets and streams: the first `/` below `/v1/stream/` splits the bucket from the
-stream, a name without `/` is in the bucket `_default`. A stream's key is `bucket/stream` with percent
-escapes resolved, but for `%2F` and `%25`: an encoded slash stays part of a name.
+stream, a name without `/` is in the bucket `_default`. A stream's key is `bucket/stream` with
+percent escapes resolved, but for `%2F` and `%25`: an encoded slash stays part of a name.
 """
 
 from __future__ import annotations

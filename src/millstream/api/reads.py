@@ -100,7 +100,7 @@ class Reads:
         return stream
 
     def etag(self, stream: Stream, page: Page) -> bytes:
-        """Names the incarnation, the range and the closure: never the same for different content."""
+        """Incarnation, range and closure: never the same for different content."""
         return b'"%b-%d:%b:%b%b"' % (
             self._tag_prefix,
             stream.stream_id,

@@ -63,7 +63,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     }
     config = build_config(flags)
     configure_logs(config.log_format, config.log_level)
-    # Requests make no cycles worth looking for; a full collection over millions of messages would pause.
+    # Requests make no cycles; a full collection over millions of messages would pause everybody.
     gc.set_threshold(100_000, 50, 1000)
     return uvloop.run(serve(config))
 

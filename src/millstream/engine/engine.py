@@ -19,7 +19,7 @@ class Watcher(Protocol):
     """A reader waiting at a stream's tail."""
 
     def stream_changed(self) -> None:
-        """The stream grew, was closed, deleted or expired. Called after the whole batch is applied."""
+        """The stream grew, was closed, deleted or expired; its whole batch is applied."""
         ...
 
     def shut_down(self) -> None:

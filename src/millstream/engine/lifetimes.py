@@ -1,4 +1,4 @@
-"""Expiry. Every renewal counts at once; it reaches the journal coarsely, four times per window at most.
+"""Expiry. A renewal counts at once; the journal hears of it four times per window at most.
 
 A stream that is alive only thanks to a renewal the journal does not know yet gets a TouchStream
 before anything else is submitted for it, so that apply, replay and readers agree.
@@ -87,7 +87,7 @@ class Lifetimes:
             self._set_timer()
 
     def stop(self) -> None:
-        """Lets the journal know of every renewal it has not heard of, so that a restart knows it too."""
+        """Tells the journal every renewal it has not heard of, so that a restart knows."""
         if self._timer is not None:
             self._timer.cancel()
         for stream in self._engine.machine.by_id.values():

@@ -73,7 +73,7 @@ def encode_block(kind: int, payload: bytes) -> bytes:
 
 
 def decode_blocks(data: memoryview) -> Iterator[tuple[int, int, bytes]]:
-    """(position, kind, payload) of each block up to the end block; DamagedBlock when one is not sound."""
+    """(position, kind, payload) of each block; DamagedBlock when one is not sound."""
     position = 0
     while True:
         begin = position + BLOCK_HEADER_BYTES

@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         return not over_tls and (self.current is not None or bool(self.waiting))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.server.connections.discard(self)
+        self.server.forget(self)
         self.transport = None
         self.waiting.clear()
         self._release_body()
@@ -156,9 +156,12 @@ class Connection(asyncio.Protocol):
                 raise _body_refusal(limits.body_bytes)
         elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise Refusal(501, "unknown_transfer_encoding", "only chunked is understood")
-        if b"expect" in headers and headers[b"expect"].lower() == b"100-continue":
-            if self.current is None and not self.waiting:
-                self.write(_CONTINUE)
+        if b"expect" in headers and self.current is None and not self.waiting:
+            self._continue(headers[b"expect"])
+
+    def _continue(self, expectation: bytes) -> None:
+        if expectation.lower() == b"100-continue":
+            self.write(_CONTINUE)
 
     def on_body(self, part: bytes) -> None:
         self.body_bytes += len(part)

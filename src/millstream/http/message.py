@@ -55,7 +55,7 @@ class Request:
         self.on_disconnect: Callable[[], None] | None = None  # the client left before the answer
 
     def respond(self, status: int, headers: bytes = b"", body: Body = b"") -> None:
-        """`headers` are complete lines, each ending in CRLF. Answers a client that left with nothing."""
+        """`headers` are complete lines, each ending in CRLF. A client that left gets nothing."""
         self.connection.send_response(self, status, headers, body)
 
     def stream(self, status: int, headers: bytes) -> BodyStream:

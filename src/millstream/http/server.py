@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections import Counter
@@ -52,6 +53,7 @@ class Server:
         self.tick = 1
         self._fixed_headers = fixed_headers
         self._listener: asyncio.Server | None = None
+        self._empty: asyncio.Event | None = None  # set once the last connection is gone
         self._set_common_headers()
         self._ticker = self.loop.call_later(1.0, self._tick)
 
@@ -74,6 +76,11 @@ class Server:
             connection.sweep(self.tick)
         self._ticker = self.loop.call_later(1.0, self._tick)
 
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self._empty is not None and not self.connections:
+            self._empty.set()
+
     @staticmethod
     def error_body(code: str, message: str) -> bytes:
         return json.dumps({"error": {"code": code, "message": message}}).encode() + b"\n"
@@ -90,7 +97,7 @@ class Server:
         request.respond(500, b"content-type: application/json\r\n", body)
 
     def stop_listening(self) -> None:
-        """No new connections; those that have nothing under way end now, the rest after their answer."""
+        """No new connections; idle ones end now, the rest after their answer."""
         self.is_closing = True
         if self._listener is not None:
             self._listener.close()
@@ -100,9 +107,11 @@ class Server:
     async def close(self, grace_seconds: float) -> None:
         """Waits for the answers under way, then drops whoever is left."""
         self.stop_listening()
-        deadline = self.loop.time() + grace_seconds
-        while self.connections and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        if self.connections:
+            self._empty = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await self._empty.wait()
         for connection in list(self.connections):
             connection.abort()
         await asyncio.sleep(0)

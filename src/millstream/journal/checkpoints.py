@@ -55,14 +55,15 @@ def load_checkpoint(disk: Disk, folder: str, store_id: str) -> tuple[StateMachin
 
 def _load(disk: Disk, path: str, store_id: str) -> tuple[StateMachine, int]:
     restorer = Restorer()
-    position = 0
+    block_position = 0
     try:
         for position, kind, payload in decode_blocks(memoryview(disk.read(path))):
+            block_position = position
             restorer.add(kind, payload)
     except DamagedBlock as error:
         raise DamagedData(path, error.position, "a sound block", error.problem) from error
     except (ValueError, IndexError) as error:
-        raise DamagedData(path, position, "a block of a checkpoint", str(error)) from error
+        raise DamagedData(path, block_position, "a block of a checkpoint", str(error)) from error
     header = restorer.header
     if header is None or header.store_id != store_id:
         raise DamagedData(path, 0, f"a checkpoint of store {store_id}", "another one")

@@ -10,7 +10,7 @@ from millstream.errors import StreamError
 from millstream.state.commands import AnyCommand
 from millstream.state.machine import Outcome
 
-# A reply is called once, right after its command was applied or refused, with the context it came with.
+# Called once, right after its command was applied or refused, with the context it came with.
 Reply = Callable[[Any, Outcome], None]
 Entry = tuple[AnyCommand, Reply, Any]
 
@@ -38,7 +38,7 @@ class Journal(Protocol):
         committed: Callable[[list[Entry], int], None],
         refused: Callable[[list[Entry], StreamError], None],
     ) -> None:
-        """`committed` gets every batch in order, once it is durable, with the lsn of its last entry.
+        """`committed` gets every batch in order, once durable, with the lsn of its last entry.
 
         `refused` gets batches of which nothing was kept. Both run on the loop.
         """
@@ -63,5 +63,5 @@ class Journal(Protocol):
         ...
 
     async def close(self) -> None:
-        """Returns when everything submitted before is committed and the journal has let go of its files."""
+        """Returns when everything submitted is committed and the files are let go."""
         ...

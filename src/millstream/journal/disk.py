@@ -33,7 +33,7 @@ class Disk(Protocol):
         ...
 
     def create_zeroed(self, path: str, size: int) -> None:
-        """A new file of `size` written-out zero bytes, durable but for its name. Replaces a leftover."""
+        """A new file of `size` written-out zeros, durable but for its name. Replaces a leftover."""
         ...
 
     def create(self, path: str, parts: Iterable[bytes]) -> int:

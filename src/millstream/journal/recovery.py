@@ -40,7 +40,7 @@ def recover_log(
     after_lsn: int,
     replay: Callable[[int, bytes], None],
 ) -> Recovered:
-    """Calls `replay(lsn, payload)` for every record above `after_lsn`, in order, then cuts the torn end.
+    """Calls `replay(lsn, payload)` for every record above `after_lsn`, then cuts the torn end.
 
     Raises DamagedData when acknowledged records do not check out; no record is changed then.
     """
@@ -104,7 +104,7 @@ def _load_headers(disk: Disk, folder: str, store_id: str, numbers: list[int]) ->
 
 
 def _drop_covered(disk: Disk, folder: str, segments: list[_Found], after_lsn: int) -> list[_Found]:
-    """Oldest files of which the checkpoint holds everything; a crash came before they were retired."""
+    """Drops files the checkpoint covers; a crash came before they were retired."""
     while len(segments) > 1 and segments[1].header.first_lsn <= after_lsn + 1:
         disk.remove(segments[0].path)
         disk.sync_folder(folder)

@@ -39,7 +39,7 @@ def segment_name(segment: int) -> str:
 
 
 class SegmentWriter:
-    """Appends batches to the log. Only one thread writes; preparing and retiring may run beside it."""
+    """Appends batches to the log. One thread writes; preparing and retiring may run beside it."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SegmentWriter:
             return sum(sealed.size for sealed in self._sealed) + self._position
 
     def write_batch(self, payloads: Sequence[bytes]) -> int:
-        """Makes the payloads durable as one batch and returns its size; the last lsn is next_lsn - 1.
+        """Makes the payloads durable as one batch; its size. The last lsn is next_lsn - 1.
 
         Raises StorageFull when there is no room for the next file: then nothing was written and the
         batch may be tried again. Any other OSError leaves the outcome unknown: stop and recover.

@@ -24,7 +24,7 @@ log = structlog.get_logger("millstream.journal")
 
 
 class WalJournal:
-    """Fails stop: when the disk answers with an error whose outcome is unknown, `failed` is called."""
+    """Fails stop: `failed` is called when the disk errs and the outcome is unknown."""
 
     def __init__(self, writer: SegmentWriter, failed: Callable[[OSError], None]) -> None:
         self.stats = JournalStats()

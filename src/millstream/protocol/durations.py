@@ -29,7 +29,7 @@ def decode_ttl_ms(text: bytes) -> int:
     milliseconds = decode_duration_ms(text)
     if milliseconds is None or milliseconds % 1000:
         raise InvalidRequest(
-            "Stream-TTL must be whole seconds without sign or leading zeros, or a duration such as 24h"
+            "Stream-TTL must be seconds without sign or leading zeros, or a duration such as 24h"
         )
     if milliseconds > TTL_SECONDS_MAX * 1000:
         raise InvalidRequest(f"Stream-TTL must not exceed {TTL_SECONDS_MAX} seconds")

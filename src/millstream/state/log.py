@@ -18,8 +18,8 @@ Ends = array  # array("I"): end of each message relative to its block
 class Log:
     """Positions are absolute, in bytes and in messages (ordinals), counted from the stream's start.
 
-    Block i holds `datas[i]`, begins at byte `starts[i]` and message `ordinals[i]`; `ends[i]` is None
-    when it is exactly one message.
+    Block i holds `datas[i]` and begins at byte `starts[i]` and message `ordinals[i]`; `ends[i]` is
+    None when it is exactly one message.
     """
 
     __slots__ = (
@@ -132,7 +132,7 @@ class Log:
         return self.ordinals[block] + index, self.starts[block] + ends[index - 1]
 
     def page_end(self, ordinal: int, byte: int, bytes_max: int) -> tuple[int, int]:
-        """Where a read from (ordinal, byte) ends: a boundary, at least one message when there is one."""
+        """Where a read ends: on a boundary, after at least one message when there is one."""
         end = self.last_boundary(byte + bytes_max)
         if end[0] <= ordinal < self.tail_ordinal:
             return ordinal + 1, self.byte_at(ordinal + 1)

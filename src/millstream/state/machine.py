@@ -184,7 +184,7 @@ class StateMachine:
         return Done.TOUCHED
 
     def _end(self, stream: Stream) -> None:
-        """Hard when nobody forked it; otherwise the name stays taken until the last fork is gone."""
+        """Hard when nobody forked it; else the name stays taken until the last fork is gone."""
         if stream.forks:
             self.ended.append(stream.stream_id)
             stream.deleted = True
