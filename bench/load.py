@@ -1,9 +1,9 @@
 """POST load on many streams over many connections, and what came of it.
 
-wrk is the generator that counts: it costs the machine about a tenth of what a Python client would.
-Its latencies are corrected for coordinated omission (wrk's `stats_correct`), so a stall weighs in
-p99 as if requests had kept arriving during it. Where wrk is missing, a Python client keeps
-`--smoke` alive; its figures mean nothing.
+wrk is the generator that counts: it leaves the machine to the server. Its latencies are corrected
+for coordinated omission (`stats_correct` in wrk's source), so a stall weighs in p99 as if requests
+had kept arriving during it. Where wrk is missing, a Python client keeps `--smoke` alive; its figures
+mean nothing.
 """
 
 import json

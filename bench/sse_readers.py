@@ -106,7 +106,7 @@ class Subscribers:
             at = data.find(MARK, stamp + STAMP_DIGITS, end)
 
 
-def summarise(latencies_ns: Sequence[int]) -> dict[str, float]:
+def summarise(latencies_ns: Sequence[int], cpu_seconds: float) -> dict[str, float]:
     if not latencies_ns:
         raise BenchError("not a single event was delivered")
     ordered = sorted(latencies_ns)
@@ -114,6 +114,7 @@ def summarise(latencies_ns: Sequence[int]) -> dict[str, float]:
         "deliveries": len(ordered),
         "p50_ms": percentile(ordered, 50) / 1e6,
         "p99_ms": percentile(ordered, 99) / 1e6,
+        "reader_cpu_us_per_delivery": cpu_seconds * 1e6 / len(ordered),
     }
 
 
@@ -125,8 +126,10 @@ def main(stream: str, port: int, count: int) -> None:
     # A collection pause here would be counted as the server's.
     gc.disable()
     print("subscribed", flush=True)
+    cpu_before = time.process_time()
     subscribers.read()
-    print(json.dumps(summarise(subscribers.latencies_ns)))
+    cpu_seconds = time.process_time() - cpu_before
+    print(json.dumps(summarise(subscribers.latencies_ns, cpu_seconds)))
 
 
 if __name__ == "__main__":

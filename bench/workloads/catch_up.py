@@ -12,7 +12,6 @@ from bench.wire import BINARY, Connection, encode_request, fill_stream, stream_p
 
 STREAM = "catch-up"
 READ_BUFFER_BYTES = 256 * 1024
-"""Fits the processor's second-level cache, where throwing bytes away is cheapest."""
 
 SMALL_MESSAGE_SHARE_OF_REFERENCE = 16
 """The reference writes some 600 small messages a second to disk, so it gets a shorter stream."""

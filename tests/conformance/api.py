@@ -1,7 +1,7 @@
 """What the conformance tests speak through: one client that can also leave requests waiting.
 
-`Api` keeps every connection it opened and closes them all at the end of the test. The raw sockets of
-the HTTP tests live next door in `raw.py`.
+`Api` keeps every connection it opened and closes them all at the end of the test. The raw sockets
+of the HTTP tests live next door in `raw.py`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class WaitingCall:
 
 
 class Events(EventStream):
-    """Events decoded by the rules of the HTML standard; comments come as events of kind `comment`."""
+    """Events decoded by the rules of the HTML standard; comments come as kind `comment`."""
 
     def __iter__(self) -> Iterator[Event]:
         kind, lines = "message", list[str]()
@@ -201,8 +201,8 @@ class Api(Client):
     def settle(self) -> None:
         """Whatever was sent before is now in the server's hands.
 
-        One round trip lets the server accept the other connection, one lets it read from it, and the
-        third is answered after both.
+        One round trip lets the server accept the other connection, one lets it read from it, and
+        the third is answered after both.
         """
         for _ in range(3):
             assert self.get("/healthz").status == 200

@@ -18,7 +18,7 @@ FLAGS = ("--long-poll-timeout", "5")
 def servers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[str], ServerProcess]]:
-    """One server per journal, started when first asked for. A crash in one of its handlers is a failure."""
+    """One server per journal, started when first asked for. It must not print a stack trace."""
     started = dict[str, ServerProcess]()
 
     def server_for(journal: str) -> ServerProcess:
@@ -35,9 +35,7 @@ def servers(
 
 
 @pytest.fixture(params=["memory", "wal"])
-def api(
-    request: pytest.FixtureRequest, servers: Callable[[str], ServerProcess]
-) -> Iterator[Api]:
+def api(request: pytest.FixtureRequest, servers: Callable[[str], ServerProcess]) -> Iterator[Api]:
     """For everything where storage or locking could make a difference: runs once per journal."""
     yield from speak_to(servers(request.param))
 

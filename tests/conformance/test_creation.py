@@ -52,9 +52,7 @@ def test_creating_again_with_the_same_settings_changes_nothing(api: Api) -> None
         {"Stream-Forked-From": "/v1/stream/a-source"},
     ],
 )
-def test_creating_again_with_other_settings_is_a_conflict(
-    api: Api, other: dict[str, str]
-) -> None:
+def test_creating_again_with_other_settings_is_a_conflict(api: Api, other: dict[str, str]) -> None:
     api.put("/v1/stream/a-source", content_type=TEXT)
     path = api.stream(b"one")
     assert api.put(path, headers={"Content-Type": TEXT, **other}).status == 409
@@ -66,7 +64,9 @@ def test_creators_that_race_make_one_stream(api: Api) -> None:
     calls = [Call("PUT", path, b"%d" % n, {"Content-Type": TEXT}) for n in range(8)]
     replies = api.together(calls)
     assert sorted(reply.status for reply in replies) == [200] * 7 + [201]
-    (winner,) = [call.body for call, reply in zip(calls, replies, strict=True) if reply.status == 201]
+    (winner,) = [
+        call.body for call, reply in zip(calls, replies, strict=True) if reply.status == 201
+    ]
     assert api.get(path).body == winner
 
 

@@ -111,7 +111,9 @@ def test_the_same_instant_written_differently_is_the_same_expiry(
 def test_an_expired_stream_leaves_nothing_behind(api: Api) -> None:
     path = fresh_path()
     assert api.put(path, b"old", content_type=TEXT, headers={"Stream-TTL": "1"}).status == 201
-    assert api.append(path, b"old", headers={**producer("p", 4, 0), "Stream-Seq": "z"}).status == 200
+    assert (
+        api.append(path, b"old", headers={**producer("p", 4, 0), "Stream-Seq": "z"}).status == 200
+    )
     tag, offset = api.get(path).headers["etag"], api.tail(path)
     wait_until_gone(api, path)
     assert api.append(path, b"x").status == 404

@@ -1,4 +1,4 @@
-"""Forks: what they inherit, what they keep alive, and what a refused one leaves behind (nothing)."""
+"""Forks: what they inherit, what they keep alive, and that a refused one leaves nothing."""
 
 from __future__ import annotations
 

@@ -24,7 +24,12 @@ def request(
 
 def test_a_connection_serves_many_requests(connect: Connect) -> None:
     path, connection = fresh_path(), connect()
-    exchanges = [("PUT", b"one", 201), ("POST", b"two", 204), ("GET", None, 200), ("HEAD", None, 200)]
+    exchanges = [
+        ("PUT", b"one", 201),
+        ("POST", b"two", 204),
+        ("GET", None, 200),
+        ("HEAD", None, 200),
+    ]
     for method, body, status in exchanges:
         connection.send(request(method, path, body))
         assert connection.answer(method).status == status
@@ -90,7 +95,9 @@ def test_an_error_in_a_pipeline_does_not_shift_the_answers(connect: Connect) -> 
 
 def test_a_request_in_single_bytes_is_a_request(connect: Connect) -> None:
     path, connection = fresh_path(), connect()
-    chunked = request("POST", path, headers="Transfer-Encoding: chunked\r\n") + b"3\r\nabc\r\n0\r\n\r\n"
+    chunked = (
+        request("POST", path, headers="Transfer-Encoding: chunked\r\n") + b"3\r\nabc\r\n0\r\n\r\n"
+    )
     for byte in request("PUT", path, b"one") + chunked + request("GET", path):
         connection.send(bytes([byte]))
     assert [connection.answer().status for _ in range(2)] == [201, 204]
@@ -201,7 +208,9 @@ def test_the_absolute_form_of_a_url_is_understood(memory_api: Api, connect: Conn
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
 def test_an_upgrade_is_politely_ignored(memory_api: Api, connect: Connect, protocol: str) -> None:
     path, connection = memory_api.stream(), connect()
-    upgrade = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAA\r\n"
+    upgrade = (
+        f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAA\r\n"
+    )
     connection.send(
         request("POST", path, b"one", headers=upgrade)
         + request("GET", path, headers=upgrade)
@@ -254,7 +263,8 @@ def test_expect_continue_with_the_body_already_there_is_fine(
 
 def test_chunks_may_have_extensions_and_trailers(memory_api: Api, connect: Connect) -> None:
     path, connection = fresh_path(), connect()
-    chunks = b'3;name=value;x\r\none\r\n03;q="a b"\r\ntwo\r\n0\r\nX-Trailer: yes\r\nStream-Closed: true\r\n\r\n'
+    chunks = b'3;name=value;x\r\none\r\n03;q="a b"\r\ntwo\r\n0\r\n'
+    chunks += b"X-Trailer: yes\r\nStream-Closed: true\r\n\r\n"
     head = "Transfer-Encoding: chunked\r\nTrailer: X-Trailer\r\n"
     connection.send(request("PUT", path, headers=head) + chunks)
     connection.send(request("POST", path, headers=head) + chunks + request("GET", path))

@@ -26,7 +26,7 @@ FAITHFUL = [
     b"[[[]]]",
 ]
 
-# Reference defects 5 and 6 meet here as well: a few of these were accepted, or left a stream behind.
+# What json.loads, lenient decoders or a missing UTF-8 check would let through.
 NOT_JSON = [
     b"NaN",
     b"Infinity",

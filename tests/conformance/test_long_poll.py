@@ -78,9 +78,7 @@ def test_a_reader_that_keeps_polling_keeps_the_stream_alive(api: Api) -> None:
 @pytest.mark.parametrize(
     ("query", "shortest"), [("timeout=1s", 0.9), ("timeout_ms=200", 0.15), ("timeout_ms=1", 0)]
 )
-def test_a_request_may_choose_its_own_timeout(
-    memory_api: Api, query: str, shortest: float
-) -> None:
+def test_a_request_may_choose_its_own_timeout(memory_api: Api, query: str, shortest: float) -> None:
     path = memory_api.stream(b"one")
     tail = memory_api.tail(path)
     started = time.monotonic()

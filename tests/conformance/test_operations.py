@@ -18,7 +18,7 @@ from tests.support.server import ServerProcess, running_server
 
 
 def refused_start(*arguments: str) -> str:
-    """What the server printed when it refused to start; it has to leave with 2 and no stack trace."""
+    """What the server printed when it refused to start, leaving with 2 and no stack trace."""
     command = [sys.executable, "-m", "millstream", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     printed = run.stdout + run.stderr

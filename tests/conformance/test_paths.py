@@ -31,7 +31,8 @@ def test_spellings_of_the_same_letters_are_the_same_name(memory_api: Api) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["with%20space", "a:b@c;d=e,f", "100%25", "what%3F", "x.y_z-", "...", "%F0%9F%98%80", "+"]
+    "name",
+    ["with%20space", "a:b@c;d=e,f", "100%25", "what%3F", "x.y_z-", "...", "%F0%9F%98%80", "+"],
 )
 def test_unusual_names_are_fine(memory_api: Api, name: str) -> None:
     path = f"/v1/stream/{name}{uuid.uuid4().hex}"

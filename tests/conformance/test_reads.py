@@ -1,4 +1,4 @@
-"""Pages: bounded, on message boundaries, at least one message each, and together the whole stream."""
+"""Pages: bounded, on message boundaries, at least one message each, together the whole."""
 
 from __future__ import annotations
 

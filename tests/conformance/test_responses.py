@@ -136,7 +136,9 @@ def test_scripts_may_read_the_headers_of_the_protocol(
     assert set(RESPONSE_HEADERS) <= names
 
 
-@pytest.mark.parametrize("path", ["/", "/nope", "/v1/stream/nothing", "/v1/stream/a//b", "/healthz"])
+@pytest.mark.parametrize(
+    "path", ["/", "/nope", "/v1/stream/nothing", "/v1/stream/a//b", "/healthz"]
+)
 def test_a_preflight_is_answered_for_every_path(memory_api: Api, path: str) -> None:
     asked = {
         "Origin": "https://example.com",

@@ -187,7 +187,9 @@ def test_binary_data_is_base64_that_stands_alone(api: Api) -> None:
         assert base64.b64decode(data.data.replace("\n", ""), validate=True) == body
 
 
-@pytest.mark.parametrize("content_type", [TEXT, "text/html", JSON, "application/json; charset=utf-8"])
+@pytest.mark.parametrize(
+    "content_type", [TEXT, "text/html", JSON, "application/json; charset=utf-8"]
+)
 def test_text_and_json_are_not_encoded(memory_api: Api, content_type: str) -> None:
     path = memory_api.stream(b"1", content_type=content_type)
     events = attach(memory_api, path)

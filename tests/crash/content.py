@@ -59,6 +59,14 @@ class Position(NamedTuple):
 START = Position(0, 0)
 
 
+def join(first: Content, second: Content) -> Content:
+    if isinstance(first, bytes):
+        assert isinstance(second, bytes)
+        return first + second
+    assert isinstance(second, tuple)
+    return first + second
+
+
 def encode_body(payload: Content) -> bytes:
     if isinstance(payload, bytes):
         return payload

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os.path
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 SECTOR_BYTES = 512
@@ -190,6 +190,16 @@ class SimulatedDisk:
         self.steps_left = None
         self.between_steps = lambda: None
 
+    def forget_unsynced(self) -> None:
+        """The worst power cut: nothing that was not synced is there."""
+        self.restart_process()
+        for folder in self.folders.values():
+            folder.seen = dict(folder.durable)
+            folder.sync()
+            for inode in folder.seen.values():
+                inode.seen = bytearray(inode.durable)
+                inode.sync()
+
     def lose_power(self, dice: random.Random) -> None:
         self.restart_process()
         inodes = {
@@ -201,6 +211,14 @@ class SimulatedDisk:
             inode.lose_power(dice)
         for folder in self.folders.values():
             folder.lose_power(dice)
+
+    def put(self, folder: str, files: Mapping[str, bytes]) -> None:
+        """Durable files, as found after a crash."""
+        names = {name: Inode(content, bytearray(content)) for name, content in files.items()}
+        self.folders[folder] = Folder(names, dict(names))
+
+    def get(self, folder: str) -> dict[str, bytes]:
+        return {name: bytes(inode.seen) for name, inode in self._folder(folder).seen.items()}
 
     # --- the port --------------------------------------------------------------------------
 

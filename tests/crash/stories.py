@@ -1,18 +1,22 @@
-"""A short known story told to a real server, so that log record n is exactly request n.
+"""A short known story told to a real server, so that log record n is exactly one known request.
 
-Requests sent one after the other give one batch each; requests pipelined in one write arrive
-together and share a batch.
+Requests sent one after the other give one batch each. Requests of one group are sent at the same
+time on connections of their own: those that arrive while the first is being written share a batch,
+and the log itself tells in which order they came.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.content import Content, Kind, encode_body
+from tests.crash.content import Content, Kind, encode_body, join
+from tests.crash.history import ProducerMark
 from tests.crash.verify import read_stream
+from tests.crash.wal_files import load_wal, parse_records, segment_names
 from tests.crash.writers import BASE
 from tests.support.http import Client
 from tests.support.server import ServerProcess
@@ -22,88 +26,74 @@ State = dict[str, tuple[Kind, Content, bool]]  # by stream: kind, content, close
 
 @dataclass(frozen=True)
 class Step:
-    """One request and what all streams hold after it."""
+    """One request that changes one stream."""
 
     method: str
     stream: str
-    headers: dict[str, str]
-    body: bytes
-    state: State
+    kind: Kind
+    payload: Content
+    closes: bool = False
+    source: str | None = None  # of a fork
+    producer: ProducerMark | None = None
+
+    def change(self, state: State) -> State:
+        """All streams after this request."""
+        if self.method == "DELETE":
+            return {name: held for name, held in state.items() if name != self.stream}
+        if self.source is not None:
+            content = state[self.source][1]
+        else:
+            content = state[self.stream][1] if self.stream in state else self.kind.nothing
+        return state | {self.stream: (self.kind, join(content, self.payload), self.closes)}
+
+    @property
+    def body(self) -> bytes:
+        return encode_body(self.payload) if len(self.payload) else b""
 
     def encode(self) -> bytes:
         lines = [f"{self.method} {BASE}{self.stream} HTTP/1.1", "Host: 127.0.0.1"]
-        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        if self.method != "DELETE":
+            lines.append(f"Content-Type: {self.kind.value}")
+        if self.source is not None:
+            lines.append(f"Stream-Forked-From: {BASE}{self.source}")
+        if self.closes:
+            lines.append("Stream-Closed: true")
+        if self.producer is not None:
+            lines += [f"{name}: {value}" for name, value in self.producer.headers.items()]
         lines += [f"Content-Length: {len(self.body)}", "", ""]
         return "\r\n".join(lines).encode() + self.body
 
 
 class Story:
-    """Steps in the order of their records, and which of them arrived together."""
+    """The steps in the order of their records."""
 
-    def __init__(self) -> None:
-        self.groups: list[list[Step]] = []
-        self.state: State = {}
-
-    @property
-    def steps(self) -> list[Step]:
-        return [step for group in self.groups for step in group]
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = list(steps)
+        self.names = sorted({step.stream for step in steps})
 
     def state_after(self, records: int) -> State:
-        return self.steps[records - 1].state if records else {}
-
-    def add(self, *steps: Step) -> None:
-        self.groups.append(list(steps))
-
-    def create(self, stream: str, kind: Kind, **headers: str) -> Step:
-        self.state = self.state | {stream: (kind, kind.nothing, False)}
-        sent = {"Content-Type": kind.value} | {k.replace("_", "-"): v for k, v in headers.items()}
-        return Step("PUT", stream, sent, b"", self.state)
-
-    def fork(self, stream: str, source: str) -> Step:
-        kind, content, _ = self.state[source]
-        self.state = self.state | {stream: (kind, content, False)}
-        headers = {"Stream-Forked-From": BASE + source}
-        return Step("PUT", stream, headers, b"", self.state)
-
-    def append(self, stream: str, payload: Content, closes: bool = False, **headers: str) -> Step:
-        kind, content, _ = self.state[stream]
-        if isinstance(content, bytes) and isinstance(payload, bytes):
-            content += payload
-        elif isinstance(content, tuple) and isinstance(payload, tuple):
-            content += payload
-        self.state = self.state | {stream: (kind, content, closes)}
-        sent = {"Content-Type": kind.value} | {k.replace("_", "-"): v for k, v in headers.items()}
-        if closes:
-            sent["Stream-Closed"] = "true"
-        return Step("POST", stream, sent, encode_body(payload), self.state)
-
-    def delete(self, stream: str) -> Step:
-        self.state = {k: v for k, v in self.state.items() if k != stream}
-        return Step("DELETE", stream, {}, b"", self.state)
+        state: State = {}
+        for step in self.steps[:records]:
+            state = step.change(state)
+        return state
 
 
 def tell(server: ServerProcess, groups: Sequence[Sequence[Step]]) -> None:
-    """Sends each group in one write and waits for all its answers."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        answers = connection.makefile("rb")
-        with answers:
-            for group in groups:
-                connection.sendall(b"".join(step.encode() for step in group))
-                for step in group:
-                    status = _read_answer(answers.readline, answers.read)
-                    assert status in (200, 201, 204), f"{step.method} {step.stream}: {status}"
-
-
-def _read_answer(readline: object, read: object) -> int:
-    assert callable(readline)
-    assert callable(read)
-    status = int(readline().split()[1])
-    length = 0
-    while (line := readline().strip().lower()) != b"":
-        if line.startswith(b"content-length:"):
-            length = int(line.partition(b":")[2])
-    read(length)
-    return status
+    for group in groups:
+        with contextlib.ExitStack() as stack:
+            connections = [
+                stack.enter_context(
+                    socket.create_connection(("127.0.0.1", server.port), timeout=30)
+                )
+                for _ in group
+            ]
+            for step, connection in zip(group, connections, strict=True):
+                connection.sendall(step.encode())
+            for step, connection in zip(group, connections, strict=True):
+                status = connection.recv(65536).split(b" ", 2)[1]
+                assert status in (b"200", b"201", b"204"), (
+                    f"{step.method} {step.stream}: {status!r}"
+                )
 
 
 def check_state(client: Client, state: State, names: Sequence[str]) -> None:
@@ -117,42 +107,64 @@ def check_state(client: Client, state: State, names: Sequence[str]) -> None:
         assert (found, found_closed) == (content, closed), f"{stream} is not as it was"
 
 
-def tell_reference_story() -> Story:
+def reference_groups() -> list[list[Step]]:
     """Small records, big ones, batches of several; forks, closes and deletes in between."""
-    story = Story()
-    story.add(story.create("notes", Kind.TEXT))
-    story.add(story.create("events", Kind.JSON))
-    story.add(story.append("notes", b"a"))
-    story.add(story.append("events", (b'{"n":1.0}', b"[2]", b'"3"')))
-    story.add(*(story.append("notes", f"together {i};".encode()) for i in range(5)))
-    story.add(story.create("blob", Kind.BINARY))
-    story.add(story.append("blob", bytes(range(256)) * 4))
-    story.add(story.fork("notes-fork", "notes"))
-    story.add(
-        story.append("notes", b"source only;"),
-        story.append("notes-fork", b"fork only;"),
-        story.append("blob", bytes(700)),
-    )
-    story.add(story.append("blob", b"B" * 3000))
-    story.add(story.append("events", tuple(f"{i}".encode() for i in range(40))))
-    story.add(story.create("short-lived", Kind.TEXT))
-    story.add(story.append("short-lived", b"x" * 500, closes=True))
-    story.add(story.delete("short-lived"))
+    text, blob, events = Kind.TEXT, Kind.BINARY, Kind.JSON
+
+    def note(data: bytes) -> Step:
+        return Step("POST", "notes", text, data)
+
+    groups = [
+        [Step("PUT", "notes", text, b"")],
+        [Step("PUT", "events", events, ())],
+        [note(b"a")],
+        [Step("POST", "events", events, (b'{"n":1.0}', b"[2]", b'"3"'))],
+        [note(f"together {i};".encode()) for i in range(6)],
+        [Step("PUT", "blob", blob, b"initial")],
+        [Step("POST", "blob", blob, bytes(range(256)) * 4)],
+        [Step("PUT", "notes-fork", text, b"", source="notes")],
+        [note(b"source only;"), Step("POST", "notes-fork", text, b"fork only;")],
+        [Step("POST", "blob", blob, b"B" * 3000)],
+        [Step("POST", "events", events, tuple(f"{i}".encode() for i in range(40)))],
+        [Step("PUT", "short-lived", text, b"")],
+        [Step("POST", "short-lived", text, b"x" * 500, closes=True)],
+        [Step("DELETE", "short-lived", text, b"")],
+    ]
     for index in range(8):
-        producer = {"Producer_Id": "p", "Producer_Epoch": "0", "Producer_Seq": str(index)}
-        story.add(story.append("notes", f"line {index};".encode() * 20, **producer))
-    story.add(*(story.append("events", (f'{{"e":{i}}}'.encode(),)) for i in range(6)))
-    story.add(story.append("notes-fork", b"the end;", closes=True))
-    story.add(*(story.append("blob", bytes([i]) * 90) for i in range(4)))
-    return story
+        line = f"line {index};".encode() * 20
+        producer = ProducerMark("p", 0, index)
+        groups.append([Step("POST", "notes", text, line, producer=producer)])
+    groups += [
+        [Step("POST", "events", events, (f'{{"e":{i}}}'.encode(),)) for i in range(6)],
+        [Step("POST", "notes-fork", text, b"the end;", closes=True)],
+        [Step("POST", "blob", blob, f"<{i}>".encode() * 40) for i in range(6)],
+    ]
+    return groups
+
+
+def order_steps(groups: Sequence[Sequence[Step]], payloads: Sequence[bytes]) -> list[Step]:
+    """Each group in the order its records have in the log."""
+    ordered = list[Step]()
+    for group in groups:
+        places = payloads[len(ordered) : len(ordered) + len(group)]
+        if len(group) == 1:
+            ordered += group
+        else:
+            ordered += sorted(
+                group, key=lambda s: [s.body in place for place in places].index(True)
+            )
+    return ordered
 
 
 def leave_reference_store(folder: Path, *flags: str) -> Story:
     """A data folder as kill -9 leaves it right after the last answer."""
-    story = tell_reference_story()
+    groups = reference_groups()
     server = ServerProcess(folder, *flags)
     try:
-        tell(server, story.groups)
+        tell(server, groups)
     finally:
         server.kill()
-    return story
+    files = load_wal(folder / "wal")
+    records = [r for name in segment_names(files) for r in parse_records(files[name])]
+    assert len(records) == sum(map(len, groups)), "one record per request"
+    return Story(order_steps(groups, [record.payload for record in records]))

@@ -184,17 +184,20 @@ class Verifier:
             assert seen.closed, f"{inc.stream} is open again after {inc.closed}"
             if inc.closed.end is not None:
                 assert seen.tail == inc.closed.end, f"{inc.stream} grew after {inc.closed}"
-        elif seen.closed:
-            maybe = [r for r in self.history.pending if r.stream == inc.stream and r.closes]
-            maybe = [r for r in maybe if r.fate is Fate.UNKNOWN]
-            assert maybe, f"{inc.stream} is closed and nobody closed it"
+            return
+        maybe = [
+            request
+            for request in self.history.pending
+            if request.stream == inc.stream and request.closes and request.fate is Fate.UNKNOWN
+        ]
+        assert maybe or not seen.closed, f"{inc.stream} is closed and nobody closed it"
+        for request in maybe:
+            kept = request.label in seen.layout.starts
+            assert not len(request.payload) or kept == seen.closed, (
+                f"only half of {request} happened: kept {kept}, closed {seen.closed}"
+            )
+        if seen.closed:
             inc.closed = maybe[-1]
-        for request in self.history.pending:
-            if request.stream == inc.stream and request.closes and len(request.payload):
-                kept = request.label in seen.layout.starts
-                assert request.fate is not Fate.UNKNOWN or kept == seen.closed, (
-                    f"only half of {request} happened: kept {kept}, closed {seen.closed}"
-                )
 
     def check_fork(self, inc: Incarnation, seen: Seen) -> None:
         if inc.parent in self.seen and inc.inherited is not None:
@@ -265,6 +268,8 @@ class Verifier:
         reply = send_request(self.client, self.history, request)
         if closes_only:
             expected = 204
+        elif inc.closed is not None and not present:
+            expected = 409
         elif old.producer is not None:
             expected = 204 if present else 200
         else:
@@ -275,7 +280,7 @@ class Verifier:
         )
         if present:
             request.fate = Fate.REFUSED  # for the second pass: it must not be there again
-        else:
+        elif request.fate is Fate.ACKNOWLEDGED:
             note_append(inc, request)
 
     def retry_create(self, inc: Incarnation) -> None:

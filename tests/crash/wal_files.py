@@ -45,10 +45,10 @@ class Served:
 
 @dataclass(frozen=True)
 class Refused:
-    """The server must not start, and must name this file."""
+    """The server must not start, and must name one of these files."""
 
-    name: str
-    position: int | None  # None: anything about the file as a whole
+    names: tuple[str, ...]
+    position: int | None  # None: it is about files as a whole
 
 
 Verdict = Served | Refused
@@ -126,27 +126,27 @@ def judge(files: Mapping[str, bytes], store_id: str, after_lsn: int = 0) -> Verd
             if name == names[-1] and not scan_records(files[name], 0):
                 names.remove(name)  # died before its first record
                 continue
-            return Refused(name, 0)
+            return Refused((name,), 0)
         if header.store_id != store_id:
-            return Refused(name, 24)
+            return Refused((name,), 24)
         if f"{header.segment:016d}.wal" != name:
-            return Refused(name, 8)
+            return Refused((name,), 8)
         headers.append(header)
     while len(headers) > 1 and headers[1].first_lsn <= after_lsn + 1:
         names, headers = names[1:], headers[1:]
     expected = after_lsn + 1
     for number, (name, header) in enumerate(zip(names, headers, strict=True)):
-        if number > 0 and header.segment != headers[number - 1].segment + 1:
-            return Refused(name, None)
         if header.first_lsn > expected if number == 0 else header.first_lsn != expected:
-            return Refused(name, None)
+            return Refused((name,), None)
         records = parse_records(files[name])
         end = records[-1].end if records else SEGMENT_HEADER_BYTES
         expected = header.first_lsn + len(records)
         if number + 1 < len(names):
+            if headers[number + 1].segment != header.segment + 1:
+                missing = f"{header.segment + 1:016d}.wal"
+                return Refused((name, missing, names[number + 1]), None)
             if headers[number + 1].first_lsn != expected:
-                gone = headers[number + 1].segment != header.segment + 1
-                return Refused(names[number + 1], None) if gone else Refused(name, end)
+                return Refused((name,), end)
         elif any(r.lsn - r.index > expected for r in scan_records(files[name], end)):
-            return Refused(name, end)
+            return Refused((name,), end)
     return Served(max(expected - 1, after_lsn))

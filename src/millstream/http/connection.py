@@ -89,9 +89,11 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """A client may close its side and still wait for answers (not with TLS)."""
+        """A client may close its side and still wait for answers; not with TLS, not on a stream."""
         self.half_closed = True
-        over_tls = self.transport is None or self.transport.get_extra_info("sslcontext") is not None
+        if self.transport is None or self.body_stream is not None:
+            return False
+        over_tls = self.transport.get_extra_info("sslcontext") is not None
         return not over_tls and (self.current is not None or bool(self.waiting))
 
     def connection_lost(self, error: Exception | None) -> None:
