@@ -56,6 +56,11 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+## docs: rewrite docs/configuration.md from the settings
+.PHONY: docs
+docs: $(VENV)/.runtime
+	$(BIN)/python -m millstream.cli.docs
+
 ## lock: refresh the pinned versions
 lock: $(VENV)/.dev
 	$(BIN)/pip install -q uv

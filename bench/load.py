@@ -2,8 +2,8 @@
 
 wrk is the generator that counts: it leaves the machine to the server. Its latencies are corrected
 for coordinated omission (`stats_correct` in wrk's source), so a stall weighs in p99 as if requests
-had kept arriving during it. Where wrk is missing, a Python client keeps `--smoke` alive; its figures
-mean nothing.
+had kept arriving during it. Where wrk is missing, a Python client keeps `--smoke` alive; its
+figures mean nothing.
 """
 
 import json

@@ -223,7 +223,7 @@ def test_an_upgrade_is_politely_ignored(memory_api: Api, connect: Connect, proto
 def test_connect_is_refused(connect: Connect) -> None:
     connection = connect()
     connection.send("CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n")
-    assert connection.answer().status in (400, 405, 501)
+    assert 400 <= connection.answer().status <= 501
 
 
 def test_a_preflight_for_the_whole_server_is_answered(connect: Connect) -> None:

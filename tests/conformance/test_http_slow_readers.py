@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,20 @@ def stalled_reader(port: int, path: str, query: str = "?offset=-1&live=sse") -> 
     return reader
 
 
+def wait_until_dropped(server: ServerProcess, connections_left: int) -> None:
+    """The stalled readers cannot notice their end without reading, so the server is counted."""
+    deadline = time.monotonic() + 10
+    while open_connections(server.port) > connections_left:
+        assert time.monotonic() < deadline, "stalled readers are still connected"
+        time.sleep(0.05)
+
+
+def open_connections(port: int) -> int:
+    """Established TCP connections of the server, as the kernel lists them."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
 def bytes_until_the_end(reader: socket.socket) -> int:
     """How much a stalled reader can still read; the server has to have ended the connection."""
     total = 0
@@ -69,6 +84,7 @@ def test_stalled_event_readers_are_dropped_and_the_others_get_everything(
                     received += len(event.data.replace("\n", "")) * 3 // 4
         assert STREAM_BYTES <= received <= STREAM_BYTES + 2 * MESSAGES
         assert memory_bytes(server) - before < ROOM_BYTES
+        wait_until_dropped(server, connections_left=2)
         for reader in stalled:
             assert bytes_until_the_end(reader) < STREAM_BYTES
         assert api.get("/healthz").status == 200
@@ -85,4 +101,6 @@ def test_a_download_that_is_not_read_is_dropped_too(server: ServerProcess) -> No
         api.settle()
         assert memory_bytes(server) - before < ROOM_BYTES
         assert len(api.get(path).body) == MESSAGE_BYTES * 48
-        del stalled
+        wait_until_dropped(server, connections_left=1)
+        for reader in stalled:
+            assert bytes_until_the_end(reader) < MESSAGE_BYTES * 48

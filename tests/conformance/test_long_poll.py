@@ -117,7 +117,7 @@ def test_waiting_at_now_delivers_only_what_comes_later(api: Api) -> None:
     assert halves(heard.next_offset)[0] == 3
 
 
-@pytest.mark.parametrize("cursor", ["0", "99999999", "9" * 25])
+@pytest.mark.parametrize("cursor", ["0", "99999999", "9" * 16])
 def test_a_cursor_only_goes_up(memory_api: Api, cursor: str) -> None:
     path = memory_api.stream(b"one")
     reply = memory_api.get(f"{path}?offset=-1&live=long-poll&cursor={cursor}")

@@ -12,7 +12,8 @@ import uvloop
 
 from millstream import __version__
 from millstream.assemble import serve
-from millstream.config import Config, InvalidSetting, build_config, environment_name, flag_name
+from millstream.cli.docs import describe_default
+from millstream.config import Config, InvalidSetting, build_config, flag_name
 from millstream.errors import StartupError
 from millstream.telemetry import configure_logs
 
@@ -49,8 +50,8 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     for setting in dataclasses.fields(Config):
         text, shape = setting.metadata["help"], setting.metadata["shape"]
-        if setting.default not in (None, "", False):
-            text += f" (default: {setting.default})"
+        if shape and setting.default is not None:
+            text += f" (default: {describe_default(setting).strip('`')})"
         if shape:
             command.add_argument(flag_name(setting), metavar=shape, help=text.replace("%", "%%"))
         else:
@@ -75,6 +76,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InvalidSetting, StartupError) as error:
         print(f"millstream: {error}", file=sys.stderr)
         return EXIT_USAGE
-
-
-__all__ = ["build_parser", "environment_name", "main"]
