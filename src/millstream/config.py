@@ -171,6 +171,8 @@ def build_config(
     """`flags` maps field names to the text given, None where none was. Raises InvalidSetting."""
     if environment is None:
         environment = os.environ
+    if flags.get("memory") and flags.get("data_dir"):
+        raise InvalidSetting("--memory keeps nothing on disk; leave out --data-dir")
     values: dict[str, Any] = {}
     for setting in dataclasses.fields(Config):
         given, source = flags.get(setting.name), flag_name(setting)

@@ -23,4 +23,4 @@ SSE_BUFFER_BYTES = (
 SMALL_BLOCK_BYTES = (
     64 * KIB
 )  # small appends are merged to blocks of this size; big ones stay as they came
-SMALL_BLOCK_COUNT = 512  # and at the latest after this many, so that a block list stays short
+SMALL_BLOCK_OVERHEAD = 128  # bytes of objects and lists that a block costs beside its content

@@ -220,6 +220,15 @@ def test_an_upgrade_is_politely_ignored(memory_api: Api, connect: Connect, proto
     assert [connection.answer().body for _ in range(2)] == [b"one", b"one"]
 
 
+def test_an_upgrade_does_not_cost_a_body(memory_api: Api, connect: Connect) -> None:
+    # curl --http2 sends exactly this with its first request.
+    path, connection = fresh_path(), connect()
+    upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAA\r\n"
+    connection.send(request("PUT", path, b"one", headers=upgrade))
+    assert connection.answer().status == 201
+    assert memory_api.get(path).body == b"one"
+
+
 def test_connect_is_refused(connect: Connect) -> None:
     connection = connect()
     connection.send("CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n")

@@ -148,10 +148,21 @@ def test_the_limit_is_for_each_request(connect_strictly: Connect) -> None:
     assert [connection.answer().status for _ in range(5)] == [200] * 5
 
 
+def test_the_limit_does_not_depend_on_the_packets(connect_strictly: Connect) -> None:
+    headers = "".join(f"X-Header-{n}: value\r\n" for n in range(HEADER_BYTES // 23))
+    sent = f"GET /healthz HTTP/1.1\r\nHost: x\r\n{headers}\r\n"
+    assert HEADER_BYTES * 0.8 < len(sent) < HEADER_BYTES
+    for size in (len(sent), 100, 1):
+        connection = connect_strictly()
+        for start in range(0, len(sent), size):
+            connection.send(sent[start : start + size])
+        assert connection.answer().status == 200
+
+
 @pytest.mark.parametrize("ending", [" HTTP/1.1\r\nHost: x\r\n\r\n", ""])
 def test_a_url_over_the_limit_is_refused(connect_strictly: Connect, ending: str) -> None:
     connection = connect_strictly()
-    connection.send("GET /v1/stream/a?x=" + "x" * (2 * HEADER_BYTES) + ending)
+    connection.send("GET /v1/stream/a?x=" + "x" * 50_000 + ending)
     assert connection.answer().status in (414, 431)
     assert connection.is_ended_by_server()
 
@@ -162,7 +173,8 @@ def test_trailers_without_end_are_refused(strict_api: Api, connect_strictly: Con
         f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\n"
         "Transfer-Encoding: chunked\r\n\r\n3\r\ntwo\r\n0\r\nX-Long: " + "x" * 100_000
     )
-    assert connection.answer().status in (400, 413, 431)
+    # 431 when more of it comes, 408 when it just stops.
+    assert connection.answer().status in (400, 408, 413, 431)
     assert strict_api.get(path).body == b"one"
 
 

@@ -16,6 +16,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conformance.api import TEXT, Api, Call, WaitingCall, fresh_path
 from tests.support.server import ServerProcess, running_server
 
+METRICS = [
+    "millstream_http_requests_total",
+    "millstream_http_connections",
+    "millstream_appends_total",
+    "millstream_commit_batches_total",
+    "millstream_commands_total",
+    "millstream_commit_seconds_bucket",
+    "millstream_live_readers",
+    "millstream_wal_bytes",
+    "millstream_wal_written_bytes_total",
+    "millstream_hot_bytes",
+    "millstream_streams",
+    "millstream_journal_depth",
+]
+
 
 def refused_start(*arguments: str) -> str:
     """What the server printed when it refused to start, leaving with 2 and no stack trace."""
@@ -49,11 +64,24 @@ def test_metrics_can_be_parsed_and_count_what_happens(api: Api) -> None:
     path = api.stream(b"one", b"two", b"three")
     api.get(path)
     after = metrics(api)
-    ours = [name for name in after if name.startswith("millstream_")]
-    assert len(ours) >= 5, sorted(after)
-    grown = {name for name in ours if after[name] > before.get(name, 0.0)}
-    assert any("append" in name for name in grown), grown
-    assert any("request" in name for name in grown), grown
+    assert set(METRICS) <= set(after)
+    assert after["millstream_appends_total"] == before["millstream_appends_total"] + 3
+    assert after["millstream_streams"] == before["millstream_streams"] + 1
+    requests = "millstream_http_requests_total"
+    assert after[requests] >= before[requests] + 5
+
+
+def test_metrics_count_waiting_readers(memory_api: Api) -> None:
+    path = memory_api.stream()
+    before = metrics(memory_api)["millstream_live_readers"]
+    waiting = memory_api.wait(f"{path}?offset=-1&live=long-poll")
+    events = memory_api.events(f"{path}?offset=-1&live=sse")
+    events.until_up_to_date()
+    assert metrics(memory_api)["millstream_live_readers"] == before + 2
+    waiting.close()
+    events.close()
+    memory_api.settle()
+    assert metrics(memory_api)["millstream_live_readers"] == before
 
 
 def test_sigterm_ends_waiting_readers_cleanly(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ def test_unusual_names_are_fine(memory_api: Api, name: str) -> None:
         "/v1/stream/a//b",
         "/v1/stream//a",
         "/v1/stream/a/",
+        "/v1/stream/.",
+        "/v1/stream/a/./b",
+        "/v1/stream/a/%2e/b",
         "/v1/stream/..",
         "/v1/stream/a/../b",
         "/v1/stream/a/..",
@@ -81,6 +84,11 @@ def test_a_name_may_have_1024_bytes(memory_api: Api) -> None:
     encoded = f"/v1/stream/{name}" + "%C3%A9" * 400
     assert memory_api.put(encoded, b"two", content_type=TEXT).status == 201
     assert memory_api.get(encoded).body == b"two"
+
+
+def test_a_name_without_a_bucket_is_in_the_default_one(api: Api) -> None:
+    path = api.stream(b"one")
+    assert api.get(path.replace("/stream/", "/stream/_default/")).body == b"one"
 
 
 def test_deep_names_are_fine(memory_api: Api) -> None:

@@ -148,6 +148,14 @@ def test_bytes_that_are_no_text_do_not_stop_a_text_stream(api: Api) -> None:
     assert events[-1].json()["streamNextOffset"] == api.tail(path)
 
 
+@pytest.mark.parametrize("byte", [b"\xff", b"\xf5", b"\xc0", b"\x80"])
+def test_a_byte_that_begins_no_character_holds_nothing_back(memory_api: Api, byte: bytes) -> None:
+    path = memory_api.stream(b"one" + byte)
+    events = attach(memory_api, path)
+    first = next(iter(events))
+    assert (first.kind, first.data) == ("data", "one\ufffd")
+
+
 @pytest.mark.parametrize(
     "text",
     [

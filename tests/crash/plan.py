@@ -134,7 +134,7 @@ def _plan_generation(dice: random.Random, number: int) -> Generation:
             "--long-poll-timeout",
             "0.5",
         ),
-        start_up_kills=tuple(kills) if number > 0 else (),
+        start_up_kills=tuple(kills),
         active_seconds=dice.uniform(0.1, 0.9),
         ending=Ending.STOP if dice.random() < 0.1 else Ending.KILL,
         readers=tuple(dice.randrange(2**32) for _ in range(3)),

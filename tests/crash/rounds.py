@@ -61,9 +61,16 @@ class RoundFailed(AssertionError):
 
 
 def run_round(
-    seed: int, folder: Path, generations: int, tell: Callable[[str], None] = lambda _: None
+    seed: int,
+    folder: Path,
+    generations: int,
+    *,
+    tamper: Callable[[Path], None] = lambda _: None,
 ) -> RoundReport:
-    """Runs every generation of a seed on one data folder; raises RoundFailed at the first wrong."""
+    """Runs every generation of a seed on one data folder; raises RoundFailed at the first wrong.
+
+    `tamper` may change the data folder after a kill: that is how this program is tested itself.
+    """
     report = RoundReport(seed)
     history = History()
     data_dir = folder / "data"
@@ -71,13 +78,13 @@ def run_round(
     for generation in plan:
         try:
             _run_generation(seed, generation, history, data_dir, report)
+            tamper(data_dir)
         except Exception as error:
             kept = shutil.copytree(data_dir, folder / "failed", dirs_exist_ok=True)
             raise RoundFailed(
                 f"seed {seed}, generation {generation.number} ({generation.flags}): {error}\n"
                 f"data folder as it is: {kept}"
             ) from error
-        tell(f"seed {seed} generation {generation.number}: {report}")
     final = DrainedServer(data_dir, *plan[-1].flags)
     try:
         _verify(final, history, seed, generations)
@@ -104,7 +111,7 @@ def _run_generation(
         _write_until_the_end(server, seed, generation, history, report)
     finally:
         server.kill()
-    output = server.finish_output() if not server.process.stdout else server.output.decode()
+    output = server.output.decode(errors="replace")
     assert "Traceback" not in output, f"the server logged an exception: {output[-3000:]}"
     assert not history.violations, "\n".join(history.violations[:10])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -289,24 +289,24 @@ def test_a_checkpoint_ahead_of_a_torn_log_goes_on_behind_the_checkpoint(
 
 def test_every_damage_to_a_checkpoint_is_found(store: Store) -> None:
     blocks = encode_checkpoint(store, len(store.payloads))
-    content = b"".join(blocks)
-    dice = random.Random(5)
-    boundaries, position = [0], 0
-    for block in blocks:
-        position += len(block)
-        boundaries.append(position)
-    cases: list[Callable[[], bytes]] = []
-    for begin, end in zip(boundaries, boundaries[1:], strict=False):
-        for place in {*range(begin, begin + BLOCK_HEADER_BYTES), dice.randrange(begin, end)}:
-            cases.append(lambda p=place: flip(content, p, dice.randrange(8)))  # type: ignore[misc]
-        cases.append(lambda b=begin: content[:b])  # type: ignore[misc]
-        cases.append(lambda b=begin, e=end: content[:b] + content[e:])  # type: ignore[misc]
-    for case in cases:
+    name = checkpoint_name(len(store.payloads))
+    for damaged in damaged_contents(blocks, random.Random(5)):
         disk = SimulatedDisk()
-        name = checkpoint_name(len(store.payloads))
-        disk.put(CHECKPOINTS, {name: case()})
+        disk.put(CHECKPOINTS, {name: damaged})
         with pytest.raises(DamagedData, match=name):
             load_checkpoint(disk, CHECKPOINTS, store.store_id)
+
+
+def damaged_contents(blocks: list[bytes], dice: random.Random) -> Iterator[bytes]:
+    """A flipped bit in each header byte and in the payload; cut before; left out; each block."""
+    content, begin = b"".join(blocks), 0
+    for block in blocks:
+        end = begin + len(block)
+        for place in (*range(begin, begin + BLOCK_HEADER_BYTES), dice.randrange(begin, end)):
+            yield flip(content, place, dice.randrange(8))
+        yield content[:begin]
+        yield content[:begin] + content[end:]
+        begin = end
 
 
 def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:

@@ -5,16 +5,14 @@ One test id is one block of seeds; MILLSTREAM_CRASH_SEED=n runs that single seed
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
-import time
 from collections.abc import Sequence
 
 import msgspec
 import pytest
 
-from millstream.errors import StorageFull, StreamError
+from millstream.errors import StorageFull
 from millstream.formats.checkpoint import (
     END,
     HEADER,
@@ -22,20 +20,16 @@ from millstream.formats.checkpoint import (
     CheckpointHeader,
     encode_block,
 )
-from millstream.formats.wal import find_records
 from millstream.journal.checkpoints import load_checkpoint, store_checkpoint
-from millstream.journal.contract import Entry
 from millstream.journal.recovery import Recovered, recover_log
-from millstream.journal.segments import SEGMENT_SUFFIX, SegmentWriter
-from millstream.journal.wal import WalJournal
-from millstream.state.commands import Append, encode_command
+from millstream.journal.segments import SegmentWriter
 from tests.crash.simulated_disk import PowerLoss, SimulatedDisk
 
 WAL, CHECKPOINTS = "/data/wal", "/data/checkpoints"
 STORE = "0123456789abcdef0123456789abcdef"
 GENERATIONS = 6
 BOOTS_MAX = 50
-SEED_BLOCKS, SEEDS_PER_BLOCK = 8, 60
+SEED_BLOCKS, SEEDS_PER_BLOCK = 10, 150
 
 
 def checkpoint_blocks(lsn: int) -> list[bytes]:
@@ -205,47 +199,62 @@ def test_power_cuts_at_any_step_lose_nothing_acknowledged(block: int) -> None:
             ) from error
 
 
-def durable_payloads(disk: SimulatedDisk) -> set[bytes]:
-    """What a power cut right now would leave, at worst."""
-    return {
-        record.payload
-        for name, inode in disk.folders[WAL].durable.items()
-        if name.endswith(SEGMENT_SUFFIX)
-        for record in find_records(inode.durable, 0)
-    }
+def open_writer(
+    disk: SimulatedDisk, segment_bytes: int = 4096
+) -> tuple[list[bytes], SegmentWriter]:
+    """What recovery finds, and a writer that goes on behind it."""
+    found = list[bytes]()
+    _, after = load_checkpoint(disk, CHECKPOINTS, STORE)
+    recovered = recover_log(disk, WAL, STORE, after, lambda _, payload: found.append(payload))
+    writer = SegmentWriter(
+        disk,
+        WAL,
+        STORE,
+        segment_bytes,
+        next_segment=recovered.next_segment,
+        next_lsn=recovered.next_lsn,
+        sealed=recovered.sealed,
+    )
+    return found, writer
 
 
-def test_the_journal_answers_nothing_before_it_is_durable() -> None:
-    """Whoever hears of a batch, answered client or woken reader, hears of it from `committed`."""
+@pytest.mark.parametrize("size", [100, 4096 - 64 - 24, 9000], ids=["small", "fills", "oversize"])
+def test_a_batch_that_recovery_found_unsynced_survives_a_power_cut_afterwards(size: int) -> None:
+    """kill -9 between write and sync: recovery serves the batch, so it has to sync it first."""
     disk = SimulatedDisk()
-    disk.between_steps = lambda: time.sleep(0.0005)  # so that an early answer would be seen
-    writer = SegmentWriter(disk, WAL, STORE, 2048, next_segment=1, next_lsn=1)
-    heard = list[bytes]()
+    _, writer = open_writer(disk)
+    writer.write_batch([b"first"])
+    disk.steps_left = 0
+    while disk.steps_left is not None:
+        try:
+            steps = disk.steps_left
+            open_writer(disk)[1].write_batch([b"x" * size])
+        except PowerLoss:
+            pass
+        disk.restart_process()
+        if b"x" * size in open_writer(disk)[0]:
+            break
+        disk.steps_left = steps + 1
+    served = open_writer(disk)[0]
+    assert served == [b"first", b"x" * size]
+    disk.forget_unsynced()
+    assert open_writer(disk)[0] == served
 
-    def committed(entries: list[Entry], last_lsn: int) -> None:
-        kept = durable_payloads(disk)
-        for command, _, _ in entries:
-            assert encode_command(command) in kept
-            heard.append(encode_command(command))
-        assert last_lsn == len(heard)
 
-    def refused(entries: list[Entry], error: StreamError) -> None:
-        raise AssertionError(f"{entries}: {error}")
-
-    async def run() -> None:
-        journal = WalJournal(writer, failed=lambda error: None)
-        failures = list[dict[str, object]]()
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: failures.append(context))
-        journal.start(loop, committed, refused)
-        dice = random.Random(1)
-        for number in range(300):
-            data = dice.randbytes(dice.choice([1, 50, 700, 3000]))
-            journal.submit((Append(number, 1, data), lambda *_: None, None))
-            if dice.random() < 0.3:
-                await asyncio.sleep(0.0005)
-        await journal.close()
-        assert not failures, failures
-
-    asyncio.run(run())
-    assert len(heard) == 300
+def test_a_checkpoint_that_recovery_found_unsynced_survives_a_power_cut_afterwards() -> None:
+    """kill -9 between rename and folder sync: log files may only go once the name is durable."""
+    disk = SimulatedDisk()
+    _, writer = open_writer(disk, segment_bytes=256)
+    for number in range(10):
+        writer.write_batch([f"{number} ".encode() * 50])
+    lsn = writer.next_lsn - 1
+    store_checkpoint(disk, CHECKPOINTS, 1, checkpoint_blocks(1))
+    new = f"{CHECKPOINTS}/{lsn:016d}.checkpoint"
+    disk.create(new + ".new", checkpoint_blocks(lsn))
+    disk.rename(new + ".new", new)
+    disk.restart_process()
+    assert open_writer(disk)[0] == []  # the checkpoint covers all
+    disk.forget_unsynced()
+    _, after = load_checkpoint(disk, CHECKPOINTS, STORE)
+    found, _ = open_writer(disk)
+    assert after + len(found) == lsn, "acknowledged records are neither here nor there"

@@ -34,6 +34,7 @@ def says_true(headers: Headers, name: bytes) -> bool:
 
 
 def producer_claim(headers: Headers) -> ProducerClaim | None:
+    """None when there is none: the three headers go together."""
     producer_id = headers.get(b"producer-id")
     epoch = headers.get(b"producer-epoch")
     seq = headers.get(b"producer-seq")

@@ -88,6 +88,7 @@ class LongPoll:
         polls.waiting += 1
         self._timer = polls.loop.call_later(timeout_seconds, self._timed_out)
         self._request.on_disconnect = self._forget
+        self._request.on_half_close = self.shut_down
         polls.engine.watch(self._stream, self)
 
     def _forget(self) -> None:

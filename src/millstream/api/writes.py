@@ -33,7 +33,7 @@ class Writes:
     def append(self, request: Request, key: bytes) -> None:
         headers, body = request.headers, request.body
         closes = b"stream-closed" in headers and arguments.says_true(headers, b"stream-closed")
-        content_type = headers.get(b"content-type")
+        content_type = headers.get(b"content-type", b"")
         if body:
             if not content_type:
                 raise InvalidRequest("send the stream's Content-Type with the body")
@@ -42,12 +42,12 @@ class Writes:
         claim = arguments.producer_claim(headers)
         now_ms = self._clock.now_ms()
         stream = self._engine.find(key, now_ms)
-        command = Append(now_ms, stream.stream_id, closes=closes)
+        command = Append(now_ms, stream.stream_id, body, b"", 1 if body else 0)
         if body:
-            assert content_type is not None
             same = content_type == stream.content_type
             command.content_type = stream.essence if same else content_types.essence(content_type)
-            command.data, command.count = body, 1
+        if closes:
+            command.closes = True
         if claim is not None:
             command.producer_id, command.producer_epoch, command.producer_seq = claim
         if b"stream-seq" in headers:
@@ -56,7 +56,7 @@ class Writes:
         if decided is not None and is_final(decided):
             self._appended((request, stream, command), decided)
             return
-        if stream.is_json and body:
+        if body and stream.is_json:
             _split_json(command)
         self._engine.submit(command, self._appended, (request, stream, command))
 

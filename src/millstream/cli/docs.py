@@ -12,7 +12,7 @@ from millstream.limits import KIB, MIB
 _INTRODUCTION = """\
 # Configuration
 
-Every setting of `millstream serve`. A flag wins over its environment variable, which wins over the default.
+Every setting of `millstream serve`. A flag wins over its variable, the variable over the default.
 Sizes take `KiB`, `MiB`, `GiB`; times take `ms`, `s`, `m`, `h` and are seconds without a unit.
 This page is written by `make docs` from `src/millstream/config.py`.
 
@@ -35,7 +35,7 @@ def _row(setting: dataclasses.Field[Any]) -> str:
 
 def describe_default(setting: dataclasses.Field[Any]) -> str:
     """The default as a person would write it."""
-    value = setting.default
+    value: Any = setting.default
     if value is None or value is False:
         return "off" if value is False else "none"
     if setting.metadata["shape"] == "SIZE":

@@ -26,6 +26,7 @@ LINGER_SECONDS = 2.0  # after a refusal, so that the client can read it before t
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 _NO_BODY = frozenset((204, 304))
+_SLASH = ord("/")
 
 
 class Refusal(Exception):
@@ -50,10 +51,10 @@ class Connection(asyncio.Protocol):
         self.refused = False  # whatever still arrives is thrown away
         self.half_closed = False
         self.charged_bytes = 0
+        self.progress = self.stalled_bytes = 0
         self.reading_since = 0  # tick at which the request being read began; 0: none
         self.last_data = self.blocked_since = server.tick
-        self.on_message_begin()
-        self.reading_since = 0
+        self._begin_request()
 
     # From the transport
 
@@ -79,10 +80,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(Refusal(400, "malformed_http", f"not a well-formed request: {error}"))
         else:
-            if not self.head_done and self.reading_since:
-                self.head_bytes += len(data)
-                if self.head_bytes > self.server.limits.header_bytes:
-                    self._refuse(_header_refusal(self.server.limits.header_bytes))
+            if self.reading_since:
+                self._check_progress(data)
         if self.waiting and len(self.waiting) >= PIPELINE_REQUESTS_MAX and not self.read_paused:
             self.read_paused = True
             assert self.transport is not None
@@ -93,8 +92,11 @@ class Connection(asyncio.Protocol):
         self.half_closed = True
         if self.transport is None or self.body_stream is not None:
             return False
-        over_tls = self.transport.get_extra_info("sslcontext") is not None
-        return not over_tls and (self.current is not None or bool(self.waiting))
+        if self.transport.get_extra_info("sslcontext") is not None:
+            return False
+        if self.current is not None and self.current.on_half_close is not None:
+            self.current.on_half_close()
+        return self.current is not None or bool(self.waiting)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.server.forget(self)
@@ -123,83 +125,103 @@ class Connection(asyncio.Protocol):
 
     # From the parser
 
-    def on_message_begin(self) -> None:
+    def _begin_request(self) -> None:
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
         self.head_bytes = 0
         self.head_done = False
-        self.body: bytes = b""
-        self.body_parts: list[bytes] | None = None
+        self.body: bytes | bytearray = b""
         self.body_bytes = 0
-        self.reading_since = self.server.tick
+        self.reading_since = 0
 
     def on_url(self, url: bytes) -> None:
-        self.url += url
-        if len(self.url) > URL_BYTES_MAX:
-            raise Refusal(414, "url_too_long", f"the URL exceeds {URL_BYTES_MAX} bytes")
+        if self.url:
+            url = self.url + url
+        if len(url) > URL_BYTES_MAX:
+            raise _url_refusal()
+        self.url = url
+        self.reading_since = self.server.tick
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self.head_bytes += len(name) + len(value) + 4
         if self.head_done:
-            return  # a trailer; nothing here uses one
-        self.head_bytes += len(name) + len(value)
+            self._drop_trailer()
+            return
         name = name.lower()
-        if name in self.headers:
-            value = self.headers[name] + b", " + value
-        self.headers[name] = value
+        headers = self.headers
+        if name in headers:
+            value = headers[name] + b", " + value
+        headers[name] = value
+
+    def _drop_trailer(self) -> None:
+        """Trailers come after the decision what to do with the request; nothing here uses one."""
+        if self.head_bytes > self.server.limits.header_bytes:
+            raise _header_refusal(self.server.limits.header_bytes)
 
     def on_headers_complete(self) -> None:
         headers, limits = self.headers, self.server.limits
         if self.head_bytes > limits.header_bytes:
             raise _header_refusal(limits.header_bytes)
+        if b"host" not in headers or b"," in headers[b"host"]:
+            self._judge_host()
         self.head_done = True
-        length = headers.get(b"content-length")
-        if length is not None:
-            if int(length) > limits.body_bytes:
+        self.progress = 0
+        if b"content-length" in headers:
+            if int(headers[b"content-length"]) > limits.body_bytes:
                 raise _body_refusal(limits.body_bytes)
         elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise Refusal(501, "unknown_transfer_encoding", "only chunked is understood")
         if b"expect" in headers and self.current is None and not self.waiting:
             self._continue(headers[b"expect"])
 
+    def _judge_host(self) -> None:
+        if b"host" in self.headers or self.parser.get_http_version() == "1.1":
+            raise Refusal(400, "host_missing", "send exactly one Host header")
+
     def _continue(self, expectation: bytes) -> None:
         if expectation.lower() == b"100-continue":
             self.write(_CONTINUE)
 
     def on_body(self, part: bytes) -> None:
-        self.body_bytes += len(part)
-        if self.body_bytes == len(part):
+        if not self.body_bytes:
             self.body = part
-        elif self.body_parts is None:
-            self.body_parts = [self.body, part]
+        elif isinstance(self.body, bytes):
+            self.body = bytearray(self.body) + part
         else:
-            self.body_parts.append(part)
+            self.body += part
+        self.body_bytes += len(part)
         if self.body_bytes > CHARGED_BODY_BYTES:
             self._charge_body(len(part))
+        if self.body_bytes > self.server.limits.body_bytes:
+            raise _body_refusal(self.server.limits.body_bytes)
 
     def on_message_complete(self) -> None:
-        parser = self.parser
-        version = parser.get_http_version()
-        if version not in ("1.1", "1.0"):
-            raise Refusal(505, "unknown_http_version", "this server speaks HTTP/1.1")
-        body = self.body if self.body_parts is None else b"".join(self.body_parts)
-        self.body_parts = None
-        path, _, query = self.url.partition(b"?")
-        if path[:1] != b"/":
+        parser, url, body = self.parser, self.url, self.body
+        if b"upgrade" in self.headers and parser.should_upgrade():
+            return  # data_received hears of it next
+        path, query = url, b""
+        if b"?" in url:
+            path, _, query = url.partition(b"?")
+        if path[0] != _SLASH:
             path = _absolute_form_path(path)
-        self.reading_since = 0
-        request = Request(
-            self,
-            parser.get_method(),
-            path,
-            query,
-            self.headers,
-            body,
-            parser.should_keep_alive() and version == "1.1",
-        )
+        if not isinstance(body, bytes):
+            body = bytes(body)
+        request = Request(self, parser.get_method(), path, query, self.headers, body)
+        # By default HTTP/1.1 stays open and nothing else does: no need to ask for the version.
+        if b"connection" in self.headers or not parser.should_keep_alive():
+            self._judge_version(request)
+        self._begin_request()
         if self.current is None and not self.waiting and not self.write_paused:
             self._dispatch(request)
         else:
             self.waiting.append(request)
+
+    def _judge_version(self, request: Request) -> None:
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise Refusal(505, "unknown_http_version", "this server speaks HTTP/1.1")
+        request.chunked = version == "1.1"
+        request.keep_alive = request.chunked and self.parser.should_keep_alive()
 
     # Handling, in order
 
@@ -263,7 +285,7 @@ class Connection(asyncio.Protocol):
 
     def start_stream(self, request: Request, status: int, headers: bytes) -> BodyStream:
         self.server.counts[request.route, status] += 1
-        chunked = request.keep_alive or self.parser.get_http_version() == "1.1"
+        chunked = request.chunked
         stream = BodyStream(self, chunked)
         if self.transport is None or self.current is not request:
             stream.ended = True
@@ -329,19 +351,32 @@ class Connection(asyncio.Protocol):
         server.loop.call_later(LINGER_SECONDS, self.abort)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """We stay with HTTP/1.1; the request before the upgrade was handled like any other."""
-        if b"content-length" in self.headers or b"transfer-encoding" in self.headers:
-            self._refuse(
-                Refusal(400, "upgrade_unsupported", "send a request with a body without Upgrade")
-            )
+        """We stay with HTTP/1.1: the same request is read again as if it had not asked."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(Refusal(501, "connect_unsupported", "this server is no proxy"))
             return
+        wishes = self.headers.pop(b"connection", b"").split(b",")
+        kept = [wish for wish in wishes if wish.strip().lower() == b"close"]
+        self.headers.pop(b"upgrade", None)
+        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
+        lines += [name + b": " + value for name, value in self.headers.items()]
+        lines += [b"connection: close"] if kept else []
+        self._begin_request()
         self.parser = httptools.HttpRequestParser(self)
-        if rest:
-            self.data_received(rest)
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+
+    def _check_progress(self, data: bytes) -> None:
+        """An unfinished line of the head or a trailer waits in the parser: not too long a one."""
+        if self.head_done and self.body_bytes != self.progress:
+            self.progress, self.stalled_bytes = self.body_bytes, 0
+            return
+        line_start = data.rfind(b"\n") + 1
+        self.stalled_bytes = len(data) - line_start + (0 if line_start else self.stalled_bytes)
+        if self.stalled_bytes > self.server.limits.header_bytes:
+            self._refuse(_header_refusal(self.server.limits.header_bytes))
 
     def _charge_body(self, part_bytes: int) -> None:
-        if self.body_bytes > self.server.limits.body_bytes:
-            raise _body_refusal(self.server.limits.body_bytes)
         added = part_bytes if self.charged_bytes else self.body_bytes
         self.charged_bytes += added
         self.server.body_bytes_held += added
@@ -378,6 +413,10 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+
+def _url_refusal() -> Refusal:
+    return Refusal(414, "url_too_long", f"the URL exceeds {URL_BYTES_MAX} bytes")
 
 
 def _header_refusal(limit: int) -> Refusal:

@@ -24,11 +24,13 @@ class Request:
 
     __slots__ = (
         "body",
+        "chunked",
         "connection",
         "headers",
         "keep_alive",
         "method",
         "on_disconnect",
+        "on_half_close",
         "path",
         "query",
         "route",
@@ -42,7 +44,6 @@ class Request:
         query: bytes,
         headers: dict[bytes, bytes],
         body: bytes,
-        keep_alive: bool,
     ) -> None:
         self.connection = connection
         self.method = method
@@ -50,9 +51,11 @@ class Request:
         self.query = query
         self.headers = headers
         self.body = body
-        self.keep_alive = keep_alive
+        self.keep_alive = True
+        self.chunked = True  # the client understands a body of unknown length
         self.route = "other"  # the label this request is counted under
         self.on_disconnect: Callable[[], None] | None = None  # the client left before the answer
+        self.on_half_close: Callable[[], None] | None = None  # it may have left: answer now
 
     def respond(self, status: int, headers: bytes = b"", body: Body = b"") -> None:
         """`headers` are complete lines, each ending in CRLF. A client that left gets nothing."""

@@ -90,14 +90,18 @@ class SegmentWriter:
         batch may be tried again. Any other OSError leaves the outcome unknown: stop and recover.
         """
         batch = encode_batch(payloads, self.next_lsn)
+        self.write_encoded(batch, len(payloads))
+        return len(batch)
+
+    def write_encoded(self, batch: bytes, records: int) -> None:
+        """The same for a batch that was encoded with `next_lsn` before."""
         if self._file is None or self._position + len(batch) > self._size:
             self._roll(len(batch))
         assert self._file is not None
         self._file.pwrite(batch, self._position)
         self._file.datasync()
         self._position += len(batch)
-        self.next_lsn += len(payloads)
-        return len(batch)
+        self.next_lsn += records
 
     def _roll(self, batch_bytes: int) -> None:
         """Starts the next segment. Every record before it is durable already."""

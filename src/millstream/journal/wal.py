@@ -16,6 +16,7 @@ from time import perf_counter
 import structlog
 
 from millstream.errors import AppendOutcomeUnknown, StorageFull, StreamError
+from millstream.formats.wal import encode_batch
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats
 from millstream.journal.segments import SegmentWriter
 from millstream.state.commands import encode_command
@@ -35,7 +36,7 @@ class WalJournal:
         self._scheduled = False
         self._broken: StreamError | None = None
         self._drained = asyncio.Event()
-        self._batches: SimpleQueue[list[Entry] | None] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[list[Entry], bytes] | None] = SimpleQueue()
         self._chores: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._write_batches, name="wal-writer", daemon=True),
@@ -80,11 +81,12 @@ class WalJournal:
             self._refused(refused, self._broken)
             return
         self._in_flight, self._pending = self._pending, []
-        self._batches.put(self._in_flight)
+        # Encoded here, not on the writer's thread: that one holds the GIL as briefly as it can.
+        payloads = [encode_command(entry[0]) for entry in self._in_flight]
+        self._batches.put((self._in_flight, encode_batch(payloads, self._writer.next_lsn)))
 
-    def _batch_back(
-        self, batch: list[Entry], last_lsn: int, size: int, error: StreamError | None
-    ) -> None:
+    def _batch_back(self, batch: list[Entry], error: StreamError | None) -> None:
+        last_lsn = self._writer.next_lsn - 1
         self._in_flight = []
         if self._pending:
             self._start_batch()  # first of all: the disk works while the answers go out
@@ -99,7 +101,7 @@ class WalJournal:
 
     def _break(self, batch: list[Entry], error: OSError) -> None:
         self._broken = AppendOutcomeUnknown(f"the log could not be written: {error}")
-        self._batch_back(batch, 0, 0, self._broken)
+        self._batch_back(batch, self._broken)
         self._failed(error)
 
     def retire(self, lsn: int) -> None:
@@ -121,26 +123,25 @@ class WalJournal:
     # On the writer's thread
 
     def _write_batches(self) -> None:
-        while (batch := self._batches.get()) is not None:
+        while (work := self._batches.get()) is not None:
+            batch, encoded = work
             began = perf_counter()
             try:
-                size = self._write(batch)
+                self._write(encoded, len(batch))
             except StorageFull as error:
-                self._loop.call_soon_threadsafe(self._batch_back, batch, 0, 0, error)
+                self._loop.call_soon_threadsafe(self._batch_back, batch, error)
                 continue
             except OSError as error:
                 self._loop.call_soon_threadsafe(self._break, batch, error)
                 return
-            self._measure(len(batch), size, perf_counter() - began)
-            last_lsn = self._writer.next_lsn - 1
-            self._loop.call_soon_threadsafe(self._batch_back, batch, last_lsn, size, None)
+            self._measure(len(batch), len(encoded), perf_counter() - began)
+            self._loop.call_soon_threadsafe(self._batch_back, batch, None)
 
-    def _write(self, batch: list[Entry]) -> int:
+    def _write(self, encoded: bytes, records: int) -> None:
         segment_before = self._writer.segment
-        size = self._writer.write_batch([encode_command(entry[0]) for entry in batch])
+        self._writer.write_encoded(encoded, records)
         if self._writer.segment != segment_before:
             self._chores.put(self._writer.prepare_spare)
-        return size
 
     def _measure(self, commands: int, size: int, seconds: float) -> None:
         stats = self.stats

@@ -17,6 +17,9 @@ def encode_json_data(data: bytes) -> bytes:
 
 
 def encode_text_data(data: bytes) -> bytes:
+    """An event stream is UTF-8 by definition: bytes that are not become U+FFFD here."""
+    if not data.isascii():
+        data = data.decode("utf-8", "replace").encode()
     return _encode_lines(data)
 
 
@@ -28,8 +31,10 @@ def _encode_lines(data: bytes) -> bytes:
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\n" in data:
-        data = data.replace(b"\n", b"\ndata:")
-    return b"event: data\ndata:" + data + b"\n\n"
+        # A client drops one space after the colon: a line that begins with one gets another.
+        data = data.replace(b"\n ", b"\n  ").replace(b"\n", b"\ndata:")
+    lead = b"event: data\ndata: " if data[:1] == b" " else b"event: data\ndata:"
+    return lead + data + b"\n\n"
 
 
 def encode_control(next_offset: str, cursor: int | None, up_to_date: bool, closed: bool) -> bytes:
@@ -50,6 +55,9 @@ def incomplete_utf8_bytes(tail: bytes) -> int:
         byte = tail[-back]
         if byte & 0xC0 == 0x80:
             continue
-        needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        if 0xC2 <= byte <= 0xF4:
+            needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2
+        else:
+            needed = 1
         return back if needed > back else 0
     return 0

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_right
 from itertools import accumulate
 
-from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_COUNT
+from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
 
 Ends = array  # array("I"): end of each message relative to its block
 
@@ -46,25 +46,24 @@ class Log:
     def append(self, data: bytes, ends: bytes, count: int) -> None:
         """`ends` as in protocol.json_mode.Messages: empty for exactly one message."""
         if ends:
-            block_ends: Ends[int] | None = array("I")
-            block_ends.frombytes(ends)  # type: ignore[union-attr]
+            block_ends = array("I")
+            block_ends.frombytes(ends)
+            self.append_block(data, block_ends, count)
         else:
-            block_ends = None
-        self.append_block(data, block_ends, count)
+            self.append_block(data, None, 1)
 
     def append_block(self, data: bytes, ends: Ends[int] | None, count: int) -> None:
+        size = len(data)
         self.datas.append(data)
         self.ends.append(ends)
         self.starts.append(self.tail_byte)
         self.ordinals.append(self.tail_ordinal)
-        self.tail_byte += len(data)
+        self.tail_byte += size
         self.tail_ordinal += count
-        self.small_bytes += len(data)
-        if (
-            self.small_bytes >= SMALL_BLOCK_BYTES
-            or len(self.datas) - self.small_from >= SMALL_BLOCK_COUNT
-        ):
-            self._merge_small(len(data) >= SMALL_BLOCK_BYTES)
+        # What a block costs beside its bytes counts too, so that tiny ones are merged as well.
+        self.small_bytes += size + SMALL_BLOCK_OVERHEAD
+        if self.small_bytes >= SMALL_BLOCK_BYTES:
+            self._merge_small(size >= SMALL_BLOCK_BYTES)
 
     def _merge_small(self, last_is_large: bool) -> None:
         first = self.small_from

@@ -1,0 +1,47 @@
+"""The server against a model that is obviously right, through HTTP, restarts included.
+
+A failure prints its operations as a value and a blob for `@reproduce_failure`. Once understood it
+stays here as an `@example` with a line of story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.property.driver import Driver, Server, running
+from tests.property.operations import Story, stories
+
+COMMON = settings(
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.fixture(scope="module")
+def memory_server() -> Iterator[Server]:
+    with running(None) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def wal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("data")) as server:
+        yield server
+
+
+@settings(COMMON, max_examples=300)
+@given(story=stories(1, 40, ("goes on",)))
+def test_the_memory_journal_agrees_with_the_model(memory_server: Server, story: Story) -> None:
+    Driver(memory_server).tell(story)
+
+
+@settings(COMMON, max_examples=40)
+@given(story=stories(3, 20, ("SIGTERM", "kill -9")))
+def test_the_durable_journal_agrees_with_the_model_across_restarts(
+    wal_server: Server, story: Story
+) -> None:
+    Driver(wal_server).tell(story)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from millstream.state.commands import (
+    AnyCommand,
+    Append,
+    CreateStream,
+    DeleteStream,
+    ExpireStream,
+    Mark,
+    TouchStream,
+    decode_command,
+    encode_command,
+)
+
+EVERY_KIND: list[AnyCommand] = [
+    CreateStream(5, b"a/b", b"text/plain"),
+    CreateStream(5, b"\xff", b"a/b", 1, 2, True, b"d", b"e", 1, b"s", 3, 4, 5, False),
+    Append(5, 7),
+    Append(5, 7, b"\x00\xff", b"ends", 2, b"a/b", True, b"p", 2**53 - 1, 2**53 - 1, b"s"),
+    DeleteStream(5, 7),
+    TouchStream(5, 7),
+    ExpireStream(5, 7),
+    Mark(5),
+]
+
+
+@pytest.mark.parametrize("command", EVERY_KIND, ids=lambda command: type(command).__name__)
+def test_a_command_decodes_to_what_was_encoded(command: AnyCommand) -> None:
+    decoded = decode_command(encode_command(command))
+    assert type(decoded) is type(command)
+    assert decoded == command
+
+
+def test_every_field_of_every_command_is_in_its_bytes() -> None:
+    for command in EVERY_KIND:
+        for field in command.__struct_fields__:
+            other = msgspec.structs.replace(command, **{field: b"?" if field == "path" else 1})
+            if getattr(other, field) != getattr(command, field):
+                assert encode_command(other) != encode_command(command), field
+
+
+def test_a_command_written_before_a_field_was_added_still_reads() -> None:
+    old = msgspec.msgpack.encode([2, 5, 7, b"data"])
+    assert decode_command(old) == Append(5, 7, b"data")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode([99, 5]),
+        msgspec.msgpack.encode({"kind": 2}),
+        b"\x92\x02",
+    ],
+)
+def test_bytes_that_are_no_command_are_refused(payload: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_command(payload)

@@ -1,0 +1,240 @@
+"""The log against a plain list of messages, whatever way the messages came in."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.limits import SMALL_BLOCK_BYTES
+from millstream.state.log import Log
+from tests.unit.effort import brief, briefer
+
+MANY = 600  # tiny appends; enough to be merged at least once
+POOL = random.Random(7).randbytes(1 << 20)  # content that is nowhere like itself
+
+small_sizes = st.integers(1, 40)
+sizes = st.one_of(
+    small_sizes,
+    small_sizes,
+    st.integers(1000, 30_000),
+    st.sampled_from([SMALL_BLOCK_BYTES - 1, SMALL_BLOCK_BYTES, SMALL_BLOCK_BYTES + 1, 200_000]),
+)
+# One append each: the sizes of its messages. A long run of small ones is what gets merged by count.
+appends = st.one_of(
+    st.lists(sizes, min_size=1, max_size=1).map(lambda one: [one]),
+    st.lists(sizes, min_size=2, max_size=5).map(lambda batch: [batch]),
+    st.tuples(small_sizes, st.sampled_from([3, 100, 505, 512, MANY])).map(
+        lambda run: [[run[0]]] * run[1]
+    ),
+)
+
+
+class Model:
+    """A log and the list it has to agree with."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.messages: list[bytes] = []
+
+    def append(self, message_sizes: list[int], twist: int = 0) -> None:
+        messages: list[bytes] = []
+        for size in message_sizes:
+            begin = (len(self.messages) * 131 + len(messages) * 17 + twist) % (len(POOL) - size)
+            messages.append(POOL[begin : begin + size])
+        ends = array("I", accumulate(map(len, messages))).tobytes() if len(messages) > 1 else b""
+        self.log.append(b"".join(messages), ends, len(messages))
+        self.messages += messages
+
+    @property
+    def bounds(self) -> list[int]:
+        """Where each message begins, and the tail."""
+        return [0, *accumulate(map(len, self.messages))]
+
+    def check(self) -> None:
+        log, bounds = self.log, self.bounds
+        assert (log.tail_ordinal, log.tail_byte) == (len(self.messages), bounds[-1])
+        assert [log.byte_at(ordinal) for ordinal in range(len(bounds))] == bounds
+        assert [log.ordinal_at(byte) for byte in bounds] == list(range(len(bounds)))
+        assert b"".join(log.slices(0, bounds[-1])) == b"".join(self.messages)
+
+
+def build(groups: list[list[list[int]]]) -> Model:
+    model = Model()
+    for group in groups:
+        for message_sizes in group:
+            model.append(message_sizes)
+    return model
+
+
+logs = st.lists(appends, max_size=12).map(build)
+
+
+@given(logs)
+@brief
+def test_every_boundary_is_where_the_list_has_it(model: Model) -> None:
+    model.check()
+
+
+@given(logs, st.data())
+@brief
+def test_a_byte_names_a_message_only_where_one_begins(model: Model, data: st.DataObject) -> None:
+    bounds = model.bounds
+    near = st.sampled_from(bounds).flatmap(lambda bound: st.integers(bound - 2, bound + 2))
+    byte = data.draw(st.one_of(st.integers(-3, bounds[-1] + 3), near))
+    expected = bounds.index(byte) if byte in bounds else None
+    assert model.log.ordinal_at(byte) == expected
+
+
+@given(logs, st.data())
+@brief
+def test_the_last_boundary_is_the_greatest_that_is_not_behind(
+    model: Model, data: st.DataObject
+) -> None:
+    bounds = model.bounds
+    byte = data.draw(st.integers(0, bounds[-1] + 5))
+    expected = max(bound for bound in bounds if bound <= byte)
+    assert model.log.last_boundary(byte) == (bounds.index(expected), expected)
+
+
+@given(logs, st.data())
+@brief
+def test_a_page_holds_whole_messages_at_least_one_and_no_more_than_asked(
+    model: Model, data: st.DataObject
+) -> None:
+    bounds = model.bounds
+    ordinal = data.draw(st.integers(0, len(bounds) - 1))
+    bytes_max = data.draw(st.one_of(st.integers(1, 50), st.integers(1, 300_000)))
+    expected = max(
+        index
+        for index, bound in enumerate(bounds)
+        if index >= ordinal
+        and (bound - bounds[ordinal] <= bytes_max or index == ordinal + 1 or index == ordinal)
+    )
+    page_end = model.log.page_end(ordinal, bounds[ordinal], bytes_max)
+    assert page_end == (expected, bounds[expected])
+
+
+@given(logs, st.data())
+@brief
+def test_slices_are_the_bytes_between_two_places(model: Model, data: st.DataObject) -> None:
+    whole = b"".join(model.messages)
+    start = data.draw(st.integers(0, len(whole)))
+    end = data.draw(st.integers(0, len(whole)))
+    assert b"".join(model.log.slices(start, end)) == whole[start:end]
+
+
+def cut(model: Model, byte: int) -> Model:
+    """The prefix as the list would make it: a cut inside a message makes it a shorter one."""
+    short = Model()
+    for message, begin in zip(model.messages, model.bounds, strict=False):
+        if begin < byte:
+            short.messages.append(message[: byte - begin])
+    short.log = model.log.prefix(len(short.messages), byte)
+    return short
+
+
+@given(logs, st.data())
+@brief
+def test_a_prefix_cut_anywhere_holds_everything_before_the_cut(
+    model: Model, data: st.DataObject
+) -> None:
+    near = st.sampled_from(model.bounds).map(lambda bound: min(bound + 1, model.log.tail_byte))
+    byte = data.draw(st.one_of(st.integers(0, model.log.tail_byte), near))
+    cut(model, byte).check()
+
+
+@given(logs, st.data(), st.lists(appends, max_size=4), st.lists(appends, max_size=4))
+@briefer
+def test_a_fork_and_its_source_grow_apart(
+    model: Model,
+    data: st.DataObject,
+    later_in_source: list[list[list[int]]],
+    later_in_fork: list[list[list[int]]],
+) -> None:
+    fork = cut(model, data.draw(st.integers(0, model.log.tail_byte)))
+    for group in later_in_source:
+        for message_sizes in group:
+            model.append(message_sizes, twist=1)
+    for group in later_in_fork:
+        for message_sizes in group:
+            fork.append(message_sizes, twist=2)
+    model.check()
+    fork.check()
+
+
+@given(logs, st.data())
+@briefer
+def test_a_fork_of_a_fork_is_right_too(model: Model, data: st.DataObject) -> None:
+    fork = cut(model, data.draw(st.integers(0, model.log.tail_byte)))
+    fork.append([100], twist=3)
+    cut(fork, data.draw(st.integers(0, fork.log.tail_byte))).check()
+
+
+def test_a_fork_shares_the_blocks_it_inherits_whole() -> None:
+    model = build([[[SMALL_BLOCK_BYTES]], [[SMALL_BLOCK_BYTES]], [[10]]])
+    fork = model.log.prefix(2, 2 * SMALL_BLOCK_BYTES)
+    assert [a is b for a, b in zip(fork.datas, model.log.datas, strict=False)] == [True, True]
+
+
+def test_a_fork_keeps_sharing_while_the_source_grows_past_its_next_merge() -> None:
+    model = build([[[SMALL_BLOCK_BYTES]]])
+    fork = model.log.prefix(1, SMALL_BLOCK_BYTES)
+    for _ in range(2 * MANY):
+        model.append([3])
+    assert fork.datas[0] is model.log.datas[0]
+    assert (fork.tail_ordinal, fork.tail_byte) == (1, SMALL_BLOCK_BYTES)
+
+
+def test_slices_of_whole_blocks_are_the_blocks_and_not_copies() -> None:
+    model = build([[[SMALL_BLOCK_BYTES]], [[SMALL_BLOCK_BYTES]]])
+    slices = model.log.slices(0, 2 * SMALL_BLOCK_BYTES)
+    assert [a is b for a, b in zip(slices, model.log.datas, strict=True)] == [True, True]
+
+
+def test_a_reader_keeps_its_slices_while_the_blocks_behind_them_are_merged() -> None:
+    model = build([[[5], [6]]])
+    held = model.log.slices(2, 11)
+    expected = b"".join(model.messages)[2:11]
+    for _ in range(MANY):
+        model.append([4])
+    assert len(model.log.datas) < MANY
+    assert b"".join(held) == expected
+
+
+def test_small_appends_become_blocks_of_bounded_number() -> None:
+    model = Model()
+    for _ in range(10 * MANY):
+        model.append([1])
+    assert len(model.log.datas) <= MANY
+
+
+def test_small_appends_become_blocks_of_bounded_size() -> None:
+    model = Model()
+    for _ in range(100):
+        model.append([SMALL_BLOCK_BYTES // 4])
+    assert len(model.log.datas) <= 30
+    assert max(map(len, model.log.datas)) < 2 * SMALL_BLOCK_BYTES
+
+
+def test_a_large_append_stays_the_bytes_object_it_came_as() -> None:
+    log, large = Log(), POOL[: SMALL_BLOCK_BYTES + 1]
+    log.append(b"small", b"", 1)
+    log.append(large, b"", 1)
+    log.append(b"small", b"", 1)
+    assert any(data is large for data in log.datas)
+
+
+@pytest.mark.parametrize("byte", [0, 1, 100])
+def test_an_empty_log_has_one_boundary(byte: int) -> None:
+    log = Log()
+    assert log.last_boundary(byte) == (0, 0)
+    assert log.page_end(0, 0, byte) == (0, 0)
+    assert log.byte_at(0) == 0
+    assert log.ordinal_at(byte) == (0 if byte == 0 else None)
+    assert log.slices(0, 0) == []
+    assert log.prefix(0, 0).tail_byte == 0

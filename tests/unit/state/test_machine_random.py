@@ -1,0 +1,104 @@
+"""What holds after any sequence of commands."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+
+from millstream.errors import StreamError
+from millstream.state.commands import (
+    AnyCommand,
+    Append,
+    CreateStream,
+    decode_command,
+    encode_command,
+)
+from millstream.state.machine import Done, Outcome, StateMachine, decide_append
+from tests.unit.effort import brief
+from tests.unit.state.command_sequences import sequences
+from tests.unit.state.store import describe, image_bytes
+
+CHANGES_NOTHING = (Done.EXISTED, Done.DUPLICATE, Done.ALREADY_CLOSED, Done.NOTHING)
+
+
+def facts(outcome: Outcome) -> object:
+    if isinstance(outcome, StreamError):
+        return type(outcome), vars(outcome)
+    return outcome
+
+
+def predict(machine: StateMachine, command: AnyCommand) -> Outcome | None:
+    if isinstance(command, CreateStream):
+        return machine.decide_create(command) or Done.CREATED
+    if isinstance(command, Append) and command.stream_id in machine.by_id:
+        return decide_append(machine.by_id[command.stream_id], command) or Done.APPENDED
+    return None
+
+
+def check_whole(machine: StateMachine) -> None:
+    streams = machine.by_id
+    assert {stream.path: stream for stream in streams.values()} == machine.by_path
+    forked = Counter(s.origin.source_id for s in streams.values() if s.origin is not None)
+    assert {i: s.forks for i, s in streams.items() if s.forks} == dict(forked)
+    assert all(stream.forks for stream in streams.values() if stream.deleted)
+    assert all(stream_id < machine.next_stream_id for stream_id in streams)
+
+
+@given(sequences)
+@brief
+def test_forks_names_and_ids_always_add_up(sequence: list[AnyCommand]) -> None:
+    machine = StateMachine()
+    for command in sequence:
+        machine.apply(command)
+        check_whole(machine)
+
+
+@given(sequences)
+@brief
+def test_a_decision_is_what_apply_then_does(sequence: list[AnyCommand]) -> None:
+    machine = StateMachine()
+    for command in sequence:
+        predicted = predict(machine, command)
+        outcome = machine.apply(command)
+        assert predicted is None or facts(predicted) == facts(outcome)
+
+
+@given(sequences)
+@brief
+def test_a_refused_command_changes_nothing(sequence: list[AnyCommand]) -> None:
+    machine = StateMachine()
+    for command in sequence:
+        before, ended = image_bytes(machine), list(machine.ended)
+        outcome = machine.apply(command)
+        if isinstance(outcome, StreamError) or outcome in CHANGES_NOTHING:
+            assert image_bytes(machine) == before
+            assert machine.ended == ended
+
+
+@given(sequences)
+@brief
+def test_every_stream_that_leaves_or_is_deleted_is_told_once(sequence: list[AnyCommand]) -> None:
+    machine = StateMachine()
+    told: Counter[int] = Counter()
+    for command in sequence:
+        alive = {i for i, stream in machine.by_id.items() if not stream.deleted}
+        machine.apply(command)
+        left = alive - {i for i, stream in machine.by_id.items() if not stream.deleted}
+        assert left <= set(machine.ended)
+        told.update(machine.ended)
+        machine.ended.clear()
+    assert all(count <= 2 for count in told.values())  # soft-deleted first, removed later
+
+
+@given(sequences)
+@brief
+def test_replaying_the_journal_reaches_the_same_state_and_answers(
+    sequence: list[AnyCommand],
+) -> None:
+    first, second = StateMachine(), StateMachine()
+    for command in sequence:
+        journaled = encode_command(command)
+        assert facts(first.apply(command)) == facts(second.apply(decode_command(journaled)))
+    assert describe(first) == describe(second)
+    assert image_bytes(first) == image_bytes(second)
