@@ -291,12 +291,15 @@ def test_an_old_record_where_the_torn_batch_was_is_not_replayed(store: Store) ->
         check_recovery(store, files, Served(record.lsn - 1), f"instead of {record.lsn}")
 
 
-def test_a_message_that_holds_log_records_proves_nothing_when_it_is_torn(store: Store) -> None:
+@pytest.mark.parametrize("ahead", [1, 2, 1000])
+def test_a_message_that_holds_log_records_proves_nothing_when_it_is_torn(
+    store: Store, ahead: int
+) -> None:
     """Somebody keeps copies of log files in a stream; the last such append is torn at a crash."""
     content, records = store.files[store.last_name], store.last_records
     end, lsn = records[-1].end, records[-1].lsn + 1
-    looks_real = build_record(0, lsn + 1000, b"not a record of this log")
-    torn = bytearray(build_record(0, lsn, b"message: " + looks_real + b" and more"))
+    of_another_log = build_record(0, lsn + ahead, b"not a record of this log")
+    torn = bytearray(build_record(0, lsn, b"message: " + of_another_log + b" and more"))
     torn[0:20] = bytes(20)
     files = store.with_file(store.last_name, (content[:end] + torn).ljust(len(content), b"\0"))
     check_recovery(store, files, Served(lsn - 1), "a record inside a message")

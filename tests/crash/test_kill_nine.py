@@ -14,7 +14,7 @@ from tests.crash.rounds import run_round
 GENERATIONS = 6
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_a_killed_server_keeps_what_it_acknowledged(seed: int, tmp_path: Path) -> None:
     print(f"seed {seed}")
     report = run_round(seed, tmp_path, GENERATIONS)

@@ -33,13 +33,13 @@ def wal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@settings(COMMON, max_examples=300)
+@settings(COMMON, max_examples=200)
 @given(story=stories(1, 40, ("goes on",)))
 def test_the_memory_journal_agrees_with_the_model(memory_server: Server, story: Story) -> None:
     Driver(memory_server).tell(story)
 
 
-@settings(COMMON, max_examples=40)
+@settings(COMMON, max_examples=30)
 @given(story=stories(3, 20, ("SIGTERM", "kill -9")))
 def test_the_durable_journal_agrees_with_the_model_across_restarts(
     wal_server: Server, story: Story

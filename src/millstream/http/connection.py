@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from millstream.http.known_heads import split_request_line
 from millstream.http.message import STATUS_LINES, Body, Request
 from millstream.http.streaming import BodyStream
 from millstream.limits import PIPELINE_REQUESTS_MAX
@@ -25,7 +26,6 @@ LINGER_SECONDS = 2.0  # after a refusal, so that the client can read it before t
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
-_NO_BODY = frozenset((204, 304))
 _SLASH = ord("/")
 
 
@@ -52,6 +52,9 @@ class Connection(asyncio.Protocol):
         self.half_closed = False
         self.charged_bytes = 0
         self.progress = self.stalled_bytes = 0
+        self.completed = 0  # requests the parser finished
+        self.last_block = b""
+        self.last_headers: dict[bytes, bytes] = {}
         self.reading_since = 0  # tick at which the request being read began; 0: none
         self.last_data = self.blocked_since = server.tick
         self._begin_request()
@@ -69,6 +72,12 @@ class Connection(asyncio.Protocol):
         if self.refused:
             return
         self.last_data = self.server.tick
+        head_end = -1
+        if not self.reading_since:
+            head_end = data.find(b"\r\n\r\n")
+            if head_end >= 0 and self._read_known_head(data, head_end):
+                return
+        completed = self.completed
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -82,6 +91,8 @@ class Connection(asyncio.Protocol):
         else:
             if self.reading_since:
                 self._check_progress(data)
+            elif head_end >= 0 and self.completed == completed + 1:
+                self._learn_head(data, head_end)
         if self.waiting and len(self.waiting) >= PIPELINE_REQUESTS_MAX and not self.read_paused:
             self.read_paused = True
             assert self.transport is not None
@@ -125,6 +136,34 @@ class Connection(asyncio.Protocol):
 
     # From the parser
 
+    def _read_known_head(self, data: bytes, head_end: int) -> bool:
+        """Reads a whole request whose header block is known; False: the parser has to."""
+        line_end = data.find(b"\r\n")
+        known = self.server.known_heads.find(data[line_end:head_end])
+        if known is None or len(data) != head_end + 4 + known.body_bytes:
+            return False
+        line = split_request_line(data[:line_end])
+        if line is None or len(line[1]) > URL_BYTES_MAX:
+            return False
+        if known.body_bytes > CHARGED_BODY_BYTES:
+            return False  # large bodies go through the accounting
+        path, query = line[1], b""
+        if b"?" in path:
+            path, _, query = path.partition(b"?")
+        request = Request(self, line[0], path, query, known.headers, data[head_end + 4 :])
+        self._take(request)
+        return True
+
+    def _learn_head(self, data: bytes, head_end: int) -> None:
+        """Twice in a row on one connection: it will come again."""
+        block = data[data.find(b"\r\n") : head_end]
+        if block == self.last_block:
+            self.server.known_heads.remember(block, self.last_headers)
+        self.last_block = block
+
+    def on_message_begin(self) -> None:
+        self.reading_since = self.server.tick
+
     def _begin_request(self) -> None:
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
@@ -140,7 +179,6 @@ class Connection(asyncio.Protocol):
         if len(url) > URL_BYTES_MAX:
             raise _url_refusal()
         self.url = url
-        self.reading_since = self.server.tick
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.head_bytes += len(name) + len(value) + 4
@@ -210,7 +248,12 @@ class Connection(asyncio.Protocol):
         # By default HTTP/1.1 stays open and nothing else does: no need to ask for the version.
         if b"connection" in self.headers or not parser.should_keep_alive():
             self._judge_version(request)
+        self.completed += 1
+        self.last_headers = self.headers
         self._begin_request()
+        self._take(request)
+
+    def _take(self, request: Request) -> None:
         if self.current is None and not self.waiting and not self.write_paused:
             self._dispatch(request)
         else:
@@ -260,7 +303,7 @@ class Connection(asyncio.Protocol):
             return  # the client left
         if not request.keep_alive or server.is_closing:
             headers += _CLOSE
-        if status in _NO_BODY:
+        if status == 204 or status == 304:
             transport.write(STATUS_LINES[status] + server.common_headers + headers + b"\r\n")
         else:
             self._write_with_body(request, status, headers, body)
@@ -400,7 +443,7 @@ class Connection(asyncio.Protocol):
             if tick - since > limits.request_seconds:
                 self._refuse(Refusal(408, "request_timeout", "the request did not arrive in time"))
         elif tick - self.last_data > limits.idle_seconds:
-            self.abort()
+            self.close_if_idle()
 
     def close_if_idle(self) -> None:
         if self.current is None and not self.waiting and self.transport is not None:

@@ -14,6 +14,7 @@ from email.utils import formatdate
 import structlog
 
 from millstream.http.connection import Connection
+from millstream.http.known_heads import KnownHeads
 from millstream.http.message import Request
 
 log = structlog.get_logger("millstream.http")
@@ -48,6 +49,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.counts: Counter[tuple[str, int]] = Counter()  # (route, status) -> requests
         self.refusal_headers = {503: b"retry-after: 1\r\n"}
+        self.known_heads = KnownHeads()
         self.body_bytes_held = 0
         self.is_closing = False
         self.tick = 1

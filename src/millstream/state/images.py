@@ -6,7 +6,6 @@ elsewhere, because content blocks are immutable.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from millstream.formats.checkpoint import (
     StreamImage,
     encode_block,
 )
-from millstream.state.log import Ends, Log
+from millstream.state.log import Ends, Log, decode_ends
 from millstream.state.machine import StateMachine
 from millstream.state.stream import ForkOrigin, Producer, Stream
 
@@ -133,9 +132,5 @@ class Restorer:
     def _restore_log(self, image: StreamImage) -> Log:
         log = Log()
         for number, count, encoded_ends in image.blocks:
-            ends: Ends[int] | None = None
-            if encoded_ends:
-                ends = array("I")
-                ends.frombytes(encoded_ends)
-            log.append_block(self._datas[number], ends, count)
+            log.append(self._datas[number], decode_ends(encoded_ends), count)
         return log

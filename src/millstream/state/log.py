@@ -15,6 +15,15 @@ from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
 Ends = array  # array("I"): end of each message relative to its block
 
 
+def decode_ends(encoded: bytes) -> Ends[int] | None:
+    """From the form of protocol.json_mode.Messages: empty for exactly one message."""
+    if not encoded:
+        return None
+    ends = array("I")
+    ends.frombytes(encoded)
+    return ends
+
+
 class Log:
     """Positions are absolute, in bytes and in messages (ordinals), counted from the stream's start.
 
@@ -43,16 +52,8 @@ class Log:
         self.small_from = 0  # blocks from here on are small and wait to be merged
         self.small_bytes = 0
 
-    def append(self, data: bytes, ends: bytes, count: int) -> None:
-        """`ends` as in protocol.json_mode.Messages: empty for exactly one message."""
-        if ends:
-            block_ends = array("I")
-            block_ends.frombytes(ends)
-            self.append_block(data, block_ends, count)
-        else:
-            self.append_block(data, None, 1)
-
-    def append_block(self, data: bytes, ends: Ends[int] | None, count: int) -> None:
+    def append(self, data: bytes, ends: Ends[int] | None, count: int) -> None:
+        """`ends` is None for exactly one message, else one entry per message."""
         size = len(data)
         self.datas.append(data)
         self.ends.append(ends)
@@ -174,5 +175,5 @@ class Log:
         if ends is not None:
             ends = ends[:count]
             ends[-1] = inside
-        fork.append_block(self.datas[block][:inside], ends, count)
+        fork.append(self.datas[block][:inside], ends, count)
         return fork

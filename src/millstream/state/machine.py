@@ -36,7 +36,7 @@ from millstream.state.commands import (
     Mark,
     TouchStream,
 )
-from millstream.state.log import Log
+from millstream.state.log import Log, decode_ends
 from millstream.state.stream import ForkOrigin, Producer, Stream
 
 
@@ -111,7 +111,7 @@ class StateMachine:
         self.by_path[stream.path] = stream
         self.by_id[stream.stream_id] = stream
         if command.count:
-            stream.log.append(command.data, command.ends, command.count)
+            stream.log.append(command.data, decode_ends(command.ends), command.count)
         stream.closed = command.closed
         return Done.CREATED
 
@@ -150,7 +150,8 @@ class StateMachine:
         if command.producer_id is not None or command.stream_seq is not None:
             _record_writer(stream, command)
         if command.count:
-            stream.log.append(command.data, command.ends, command.count)
+            ends = decode_ends(command.ends) if command.ends else None
+            stream.log.append(command.data, ends, command.count)
         if command.closes:
             stream.closed = True
         stream.last_write_ms = command.now_ms

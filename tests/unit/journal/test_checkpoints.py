@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from millstream.errors import DamagedData
+from millstream.formats.checkpoint import HEADER, encode_block
+from millstream.journal.checkpoints import checkpoint_name, load_checkpoint, store_checkpoint
+from millstream.state.images import capture, encode_capture
+from tests.unit.journal.fake_disk import FakeDisk
+from tests.unit.state.store import Store, describe
+
+FOLDER = "/data/checkpoints"
+STORE_ID = "0123456789abcdef0123456789abcdef"
+
+
+def path_of(lsn: int) -> str:
+    return f"{FOLDER}/{checkpoint_name(lsn)}"
+
+
+def state(streams: int) -> Store:
+    store = Store()
+    for number in range(streams):
+        store.create(b"%d" % number, b"content")
+    return store
+
+
+def blocks(lsn: int, streams: int, store_id: str = STORE_ID) -> list[bytes]:
+    return list(encode_capture(capture(state(streams).machine), store_id, lsn))
+
+
+def load(disk: FakeDisk) -> tuple[int, int]:
+    """(lsn, streams) of what a restart would go on from."""
+    machine, lsn = load_checkpoint(disk, FOLDER, STORE_ID)
+    return lsn, len(machine.by_path)
+
+
+def damage(disk: FakeDisk, lsn: int) -> None:
+    disk.files[path_of(lsn)].content[20] ^= 0xFF
+
+
+def test_without_a_checkpoint_the_state_is_empty() -> None:
+    assert load(FakeDisk()) == (0, 0)
+
+
+def test_a_stored_checkpoint_is_durable_and_loads_as_the_same_state() -> None:
+    disk = FakeDisk()
+    parts = blocks(7, 3)
+    assert store_checkpoint(disk, FOLDER, 7, parts) == sum(map(len, parts))
+    machine, lsn = load_checkpoint(disk.crash(), FOLDER, STORE_ID)
+    assert lsn == 7
+    assert describe(machine) == describe(state(3).machine)
+
+
+def test_a_new_checkpoint_replaces_the_older_ones() -> None:
+    disk = FakeDisk()
+    store_checkpoint(disk, FOLDER, 7, blocks(7, 1))
+    store_checkpoint(disk, FOLDER, 9, blocks(9, 2))
+    assert disk.names(FOLDER) == [checkpoint_name(9)]
+    assert load(disk.crash()) == (9, 2)
+
+
+def test_the_same_lsn_again_replaces_the_file() -> None:
+    disk = FakeDisk()
+    store_checkpoint(disk, FOLDER, 7, blocks(7, 1))
+    store_checkpoint(disk, FOLDER, 7, blocks(7, 2))
+    assert load(disk.crash()) == (7, 2)
+
+
+def test_at_every_step_of_storing_a_crash_leaves_a_sound_checkpoint() -> None:
+    disk = FakeDisk()
+    store_checkpoint(disk, FOLDER, 7, blocks(7, 1))
+    found: list[tuple[int, int]] = []
+    disk.before_step = lambda operation: found.append(load(disk.crash()))
+    store_checkpoint(disk, FOLDER, 9, blocks(9, 2))
+    assert set(found) == {(7, 1), (9, 2)}
+    assert found == sorted(found)
+
+
+def test_a_full_disk_keeps_the_older_checkpoint() -> None:
+    disk = FakeDisk()
+    store_checkpoint(disk, FOLDER, 7, blocks(7, 1))
+    disk.failing["create"] = OSError(errno.ENOSPC, "full")
+    with pytest.raises(OSError, match="full"):
+        store_checkpoint(disk, FOLDER, 9, blocks(9, 2))
+    disk.failing.clear()
+    assert load(disk) == (7, 1)
+
+
+def test_a_half_written_checkpoint_is_not_read_and_goes() -> None:
+    disk = FakeDisk()
+    store_checkpoint(disk, FOLDER, 7, blocks(7, 1))
+    disk.create(path_of(9) + ".new", blocks(9, 2))
+    assert load(disk) == (7, 1)
+    assert disk.names(FOLDER) == [checkpoint_name(7)]
+
+
+def with_two(disk: FakeDisk) -> FakeDisk:
+    """A crash came between the new file's name and the removal of the old one."""
+    disk.create(path_of(7), blocks(7, 1))
+    disk.create(path_of(12), blocks(12, 2))
+    return disk
+
+
+def test_of_two_checkpoints_the_newest_is_loaded() -> None:
+    assert load(with_two(FakeDisk())) == (12, 2)
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_older() -> None:
+    disk = with_two(FakeDisk())
+    damage(disk, 12)
+    assert load(disk) == (7, 1)
+
+
+def test_every_changed_byte_of_a_checkpoint_is_noticed() -> None:
+    whole = b"".join(blocks(12, 1))
+    for position in range(len(whole)):
+        disk = with_two(FakeDisk())
+        disk.create(path_of(12), [whole])
+        disk.files[path_of(12)].content[position] ^= 0xFF
+        assert load(disk) == (7, 1), position
+
+
+def test_when_all_are_damaged_the_newest_is_named() -> None:
+    disk = with_two(FakeDisk())
+    damage(disk, 7)
+    damage(disk, 12)
+    with pytest.raises(DamagedData) as refusal:
+        load(disk)
+    assert refusal.value.file == path_of(12)
+    assert refusal.value.position == 0
+
+
+def test_the_place_of_damage_is_the_damaged_block() -> None:
+    disk = FakeDisk()
+    parts = blocks(7, 1)
+    store_checkpoint(disk, FOLDER, 7, parts)
+    disk.files[path_of(7)].content[len(parts[0]) + 10] ^= 0xFF
+    with pytest.raises(DamagedData) as refusal:
+        load(disk)
+    assert refusal.value.position == len(parts[0])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([], id="empty"),
+        pytest.param(blocks(7, 1)[:-1], id="without its end"),
+        pytest.param(blocks(7, 1)[1:], id="without its header"),
+        pytest.param([blocks(7, 1)[0], *blocks(7, 1)[2:]], id="without its content"),
+        pytest.param(blocks(7, 2)[:3] + blocks(7, 2)[-1:], id="without one stream"),
+        pytest.param([encode_block(9, b"")], id="of an unknown kind"),
+        pytest.param([encode_block(HEADER, b"junk"), *blocks(7, 1)[1:]], id="with a junk header"),
+        pytest.param(blocks(7, 1, store_id="f" * 32), id="of another store"),
+    ],
+)
+def test_a_checkpoint_that_makes_no_sense_is_refused(parts: list[bytes]) -> None:
+    disk = FakeDisk()
+    disk.create(path_of(7), parts)
+    with pytest.raises(DamagedData) as refusal:
+        load(disk)
+    assert refusal.value.file == path_of(7)
