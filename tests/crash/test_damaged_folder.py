@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from millstream.errors import DamagedData
 from millstream.formats.checkpoint import BLOCK_HEADER_BYTES
 from millstream.journal.checkpoints import checkpoint_name, load_checkpoint, store_checkpoint
 from millstream.journal.disk import OsDisk
+from millstream.journal.recovery import recover_log
 from millstream.state.commands import decode_command
 from millstream.state.images import capture, encode_capture
 from millstream.state.machine import StateMachine
@@ -27,7 +29,7 @@ from tests.crash.test_damaged_wal import FLAGS, Store, flip, load_store
 from tests.crash.wal_files import build_record, load_wal, parse_records, scan_records, segment_names
 from tests.support.server import ServerProcess, running_server
 
-CHECKPOINTS = "/data/checkpoints"
+CHECKPOINTS, WAL = "/data/checkpoints", "/data/wal"
 
 
 @pytest.fixture(scope="module")
@@ -287,14 +289,29 @@ def test_a_checkpoint_ahead_of_a_torn_log_goes_on_behind_the_checkpoint(
     check_serves(folder, store.story.state_after(len(store.payloads)), store.story)
 
 
-def test_every_damage_to_a_checkpoint_is_found(store: Store) -> None:
-    blocks = encode_checkpoint(store, len(store.payloads))
-    name = checkpoint_name(len(store.payloads))
+def boot(store: Store, lsn: int, checkpoint: bytes) -> int:
+    """Recovers in memory from a checkpoint and the last segment alone; the last lsn."""
+    disk = SimulatedDisk()
+    disk.put(CHECKPOINTS, {checkpoint_name(lsn): checkpoint})
+    disk.put(WAL, {store.last_name: store.files[store.last_name]})
+    _, after = load_checkpoint(disk, CHECKPOINTS, store.store_id)
+    return recover_log(disk, WAL, store.store_id, after, lambda *_: None).next_lsn - 1
+
+
+def test_every_damage_to_a_checkpoint_that_is_needed_is_found(store: Store) -> None:
+    lsn = store.last_records[2].lsn
+    blocks = encode_checkpoint(store, lsn)
+    assert boot(store, lsn, b"".join(blocks)) == len(store.payloads)
     for damaged in damaged_contents(blocks, random.Random(5)):
-        disk = SimulatedDisk()
-        disk.put(CHECKPOINTS, {name: damaged})
-        with pytest.raises(DamagedData, match=name):
-            load_checkpoint(disk, CHECKPOINTS, store.store_id)
+        with pytest.raises(DamagedData):
+            boot(store, lsn, damaged)
+
+
+def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
+    lsn = store.last_records[2].lsn
+    other = replace(store, store_id="f" * 32)
+    with pytest.raises(DamagedData):
+        boot(store, lsn, b"".join(encode_checkpoint(other, lsn)))
 
 
 def damaged_contents(blocks: list[bytes], dice: random.Random) -> Iterator[bytes]:
@@ -307,13 +324,6 @@ def damaged_contents(blocks: list[bytes], dice: random.Random) -> Iterator[bytes
         yield content[:begin]
         yield content[:begin] + content[end:]
         begin = end
-
-
-def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
-    disk = SimulatedDisk()
-    disk.put(CHECKPOINTS, {checkpoint_name(5): b"".join(encode_checkpoint(store, 5))})
-    with pytest.raises(DamagedData, match="store"):
-        load_checkpoint(disk, CHECKPOINTS, "f" * 32)
 
 
 def test_a_stored_checkpoint_replaces_the_older_ones(store: Store, folder: Path) -> None:
