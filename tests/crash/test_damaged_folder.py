@@ -26,7 +26,14 @@ from tests.crash.content import Kind
 from tests.crash.simulated_disk import SimulatedDisk
 from tests.crash.stories import State, Step, Story, check_state, leave_reference_store, tell
 from tests.crash.test_damaged_wal import FLAGS, Store, flip, load_store
-from tests.crash.wal_files import build_record, load_wal, parse_records, scan_records, segment_names
+from tests.crash.wal_files import (
+    Header,
+    build_record,
+    load_wal,
+    parse_records,
+    scan_records,
+    segment_names,
+)
 from tests.support.server import ServerProcess, running_server
 
 CHECKPOINTS, WAL = "/data/checkpoints", "/data/wal"
@@ -159,7 +166,8 @@ def test_a_record_inside_a_message_of_a_recycled_file_proves_nothing(tmp_path: P
     """A stream that carries log bytes (of another store, or made up) must not stop a restart."""
     folder = tmp_path / "data"
     flags = ("--wal-segment-bytes", "8192", "--checkpoint-wal-bytes", "8192")
-    looks_real = build_record(0, 10**9, b"a record of some other log")
+    other = Header(1, 1, 0x0123456789ABCDEF, "0" * 32)
+    looks_real = build_record(other, 0, 10**9, b"a record of some other log")
     steps = [Step("PUT", "backup", Kind.BINARY, b"")]
     server = ServerProcess(folder, *flags)
     try:
@@ -168,7 +176,7 @@ def test_a_record_inside_a_message_of_a_recycled_file_proves_nothing(tmp_path: P
             step = Step("POST", "backup", Kind.BINARY, b"some log: " + looks_real * 10)
             tell(server, [[step]])
             steps.append(step)
-            if len(steps) > 30 and holds_foreign_record_behind_tail(folder):
+            if len(steps) > 30 and holds_foreign_record_behind_tail(folder, other):
                 break
         else:
             raise AssertionError("no file was recycled")
@@ -183,12 +191,12 @@ def test_a_record_inside_a_message_of_a_recycled_file_proves_nothing(tmp_path: P
             client.close()
 
 
-def holds_foreign_record_behind_tail(folder: Path) -> bool:
+def holds_foreign_record_behind_tail(folder: Path, other: Header) -> bool:
     files = load_wal(folder / "wal")
     content = files[segment_names(files)[-1]]
     records = parse_records(content)
     behind = records[-1].end if records else 64
-    return any(record.lsn == 10**9 for record in scan_records(content, behind))
+    return any(record.lsn == 10**9 for record in scan_records(other, content, behind))
 
 
 # --- checkpoints -----------------------------------------------------------------------------
