@@ -1,4 +1,4 @@
-"""Storage across restarts: checkpoint, log and lock together. The server itself is conformance's."""
+"""Storage across restarts: checkpoint, log and lock together. tests/conformance has the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.errors import DamagedData, StartupError
 from millstream.journal.disk import OsDisk
-from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream
+from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, Mark
 from tests.unit.state.store import describe
 
 NOW_MS = ManualClock().now_ms()
@@ -33,9 +33,7 @@ def config_of(folder: Path) -> Config:
     return Config(data_dir=folder, wal_segment_bytes=4096)
 
 
-def live(
-    folder: Path, *commands: AnyCommand, checkpoint: bool = False, **config: Any
-) -> dict[str, Any]:
+def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[str, Any]:
     """One run of a server: recovers, commits, stops. Its state at the end."""
 
     async def run() -> dict[str, Any]:
@@ -55,8 +53,9 @@ def live(
         checkpointer.start(loop)
         for command in commands:
             engine.submit_and_forget(command)
-        while storage.journal.depth:
-            await asyncio.sleep(0)
+        done = asyncio.Event()
+        engine.submit(Mark(NOW_MS), lambda context, outcome: done.set(), None)
+        await done.wait()
         await checkpointer.close()
         await storage.journal.close()
         storage.folder.close()
@@ -84,7 +83,7 @@ def test_a_restart_finds_the_state_it_left(tmp_path: Path) -> None:
     left = live(tmp_path, create(b"a"), append(1, b"x"), create(b"b"), DeleteStream(NOW_MS, 2))
     found = look(tmp_path)
     assert describe(found.machine) == left
-    assert found.lsn == 4
+    assert found.lsn == 5
 
 
 def test_a_restart_goes_on_behind_a_checkpoint(tmp_path: Path) -> None:

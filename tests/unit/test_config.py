@@ -100,8 +100,16 @@ def test_no_sizes(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0.0), ("20", 20.0), ("0.5", 0.5), ("30s", 30.0), ("2m", 120.0)]
-    + [("1h", 3600.0), ("250ms", 0.25), (" 5 s ", 5.0)],
+    [
+        ("0", 0.0),
+        ("20", 20.0),
+        ("0.5", 0.5),
+        ("30s", 30.0),
+        ("2m", 120.0),
+        ("1h", 3600.0),
+        ("250ms", 0.25),
+        (" 5 s ", 5.0),
+    ],
 )
 def test_times(text: str, seconds: float) -> None:
     assert parse_seconds(text) == seconds

@@ -212,8 +212,12 @@ def test_an_empty_or_repeated_offset_is_refused(raw: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("raw", "live"),
-    [(b"", None), (b"live=sse", b"sse"), (b"live=long-poll", b"long-poll")]
-    + [(b"live=true", b"long-poll")],
+    [
+        (b"", None),
+        (b"live=sse", b"sse"),
+        (b"live=long-poll", b"long-poll"),
+        (b"live=true", b"long-poll"),
+    ],
 )
 def test_live_is_sse_or_long_poll(raw: bytes, live: bytes | None) -> None:
     assert Query(raw).live() == live
@@ -256,8 +260,15 @@ def test_a_timeout_is_a_duration_of_at_most_a_minute(raw: bytes, seconds: float)
 
 @pytest.mark.parametrize(
     "raw",
-    [b"timeout=", b"timeout=-1", b"timeout=soon", b"timeout_ms=", b"timeout_ms=1.5"]
-    + [b"timeout_ms=5s", b"timeout=1&timeout=1"],
+    [
+        b"timeout=",
+        b"timeout=-1",
+        b"timeout=soon",
+        b"timeout=1&timeout=1",
+        b"timeout_ms=",
+        b"timeout_ms=1.5",
+        b"timeout_ms=5s",
+    ],
 )
 def test_a_malformed_timeout_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidRequest, match="timeout"):

@@ -17,7 +17,7 @@ ROOT = b"/v1/stream/"
         (b"_default/orders", b"_default/orders"),
         (b"a%20b", b"_default/a b"),
         (b"%61", b"_default/a"),
-        ("caf%C3%A9".encode(), "_default/café".encode()),
+        (b"caf%C3%A9", "_default/café".encode()),
         ("café".encode(), "_default/café".encode()),
         (b"...", b"_default/..."),
         (b".a/b.", b".a/b."),

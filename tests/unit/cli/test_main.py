@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cli, "serve", serve)
     monkeypatch.setattr(cli, "configure_logs", lambda log_format, level: None)
-    monkeypatch.setattr(cli.gc, "set_threshold", lambda *numbers: None)
+    monkeypatch.setattr(gc, "set_threshold", lambda *numbers: None)
     arguments = ["serve", "--data-dir", "x", "--page-bytes", "1KiB", "--access-log"]
     assert cli.main(arguments) == 7
     expected = Config(data_dir=Path("x"), page_bytes=1024, access_log=True)
