@@ -57,7 +57,10 @@ class Writes:
             self._appended((request, stream, command), decided)
             return
         if body and stream.is_json:
-            _split_json(command)
+            problem = _split_json(command)
+            if problem is not None:
+                self._appended((request, stream, command), decided or problem)
+                return
         self._engine.submit(command, self._appended, (request, stream, command))
 
     @staticmethod
@@ -175,10 +178,15 @@ class Writes:
             request.respond(204, _NO_STORE)
 
 
-def _split_json(command: Append) -> None:
-    command.data, command.ends, command.count = json_mode.split_body(command.data)
+def _split_json(command: Append) -> InvalidJson | None:
+    """Replaces the body by its messages, or says why it has none."""
+    try:
+        command.data, command.ends, command.count = json_mode.split_body(command.data)
+    except InvalidJson as error:
+        return error
     if not command.count:
-        raise InvalidJson("an empty array appends nothing; send at least one message")
+        return InvalidJson("an empty array appends nothing; send at least one message")
+    return None
 
 
 def _closure_headers(stream: Stream, refusal: StreamError) -> bytes:
