@@ -66,6 +66,8 @@ class App:
         subscriptions: Subscriptions,
     ) -> None:
         self._paths = paths
+        self._known_keys = paths.keys
+        self._append = writes.append
         self._writes = writes
         self._reads = reads
         self._long_polls = long_polls
@@ -79,7 +81,11 @@ class App:
 
     def __call__(self, request: Request) -> None:
         try:
-            if request.path.startswith(STREAM_ROOT):
+            key = self._known_keys.get(request.path)
+            if key is not None and request.method == b"POST":
+                request.route = "append"
+                self._append(request, key)
+            elif request.path.startswith(STREAM_ROOT):
                 self._handle_stream(request)
             else:
                 self._handle_other(request)

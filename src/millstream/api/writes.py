@@ -24,6 +24,8 @@ Waiting = tuple[Request, Stream, Append]
 class Writes:
     def __init__(self, engine: Engine, paths: StreamPaths, clock: Clock, scheme: str) -> None:
         self._engine = engine
+        self._submit = engine.journal.submit
+        self._by_path = engine.machine.by_path
         self._paths = paths
         self._clock = clock
         self._scheme = scheme.encode()
@@ -41,11 +43,16 @@ class Writes:
             raise EmptyBody("the body is empty; only a request with Stream-Closed: true may be")
         claim = arguments.producer_claim(headers)
         now_ms = self._clock.now_ms()
-        stream = self._engine.find(key, now_ms)
-        command = Append(now_ms, stream.stream_id, body, b"", 1 if body else 0)
-        if body:
-            same = content_type == stream.content_type
-            command.content_type = stream.essence if same else content_types.essence(content_type)
+        stream = self._by_path.get(key)
+        if stream is None or stream.deleted or stream.is_mortal:
+            stream = self._engine.find(key, now_ms)
+        if body and content_type == stream.content_type:
+            command = Append(now_ms, stream.stream_id, body, b"", 1, stream.essence)
+        elif body:
+            essence = content_types.essence(content_type)
+            command = Append(now_ms, stream.stream_id, body, b"", 1, essence)
+        else:
+            command = Append(now_ms, stream.stream_id)
         if closes:
             command.closes = True
         if claim is not None:
@@ -61,7 +68,7 @@ class Writes:
             if problem is not None:
                 self._appended((request, stream, command), decided or problem)
                 return
-        self._engine.submit(command, self._appended, (request, stream, command))
+        self._submit((command, self._appended, (request, stream, command)))
 
     @staticmethod
     def _appended(waiting: Waiting, outcome: Outcome) -> None:
@@ -80,7 +87,7 @@ class Writes:
             headers += b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % (epoch, seq)
             if outcome is Done.APPENDED and command.count:
                 status = 200
-        request.respond(status, headers)
+        request.connection.send_response(request, status, headers, b"")
 
     # Create and fork
 

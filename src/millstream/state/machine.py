@@ -94,8 +94,7 @@ class StateMachine:
             return decided
         expired = self.by_path.get(command.path)
         stream = Stream(self.next_stream_id, command.path, command.content_type, command.now_ms)
-        stream.ttl_ms = command.ttl_ms
-        stream.expires_at_ms = command.expires_at_ms
+        stream.set_lifetime(command.ttl_ms, command.expires_at_ms)
         stream.lifetime_given = command.lifetime_given
         if command.fork_from is not None:
             planned = self._plan_fork(command)
@@ -103,8 +102,7 @@ class StateMachine:
             source, stream.origin, stream.log = planned
             source.forks += 1
             if not command.lifetime_given:
-                stream.ttl_ms = source.ttl_ms
-                stream.expires_at_ms = source.expires_at_ms
+                stream.set_lifetime(source.ttl_ms, source.expires_at_ms)
         if expired is not None:
             self._remove(expired)
         self.next_stream_id += 1
@@ -217,9 +215,7 @@ def decide_append(stream: Stream, command: Append) -> Outcome | None:
     """None: this would append. The order of the checks is the protocol's."""
     if stream.deleted:
         return gone(stream)
-    if (stream.ttl_ms is not None or stream.expires_at_ms is not None) and stream.is_expired(
-        command.now_ms
-    ):
+    if stream.is_mortal and stream.is_expired(command.now_ms):
         return StreamNotFound("stream does not exist")
     if command.producer_id is not None:
         decided = _decide_producer(stream, command)
