@@ -16,7 +16,6 @@ from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteSt
 from millstream.state.machine import Outcome, StateMachine
 from millstream.state.stream import Stream
 
-
 ROUNDS_MAX = 5000
 
 
