@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -102,6 +103,22 @@ def test_a_request_in_single_bytes_is_a_request(connect: Connect) -> None:
         connection.send(bytes([byte]))
     assert [connection.answer().status for _ in range(2)] == [201, 204]
     assert connection.answer().body == b"oneabc"
+
+
+def test_a_body_may_look_like_a_request(memory_api: Api, connect: Connect) -> None:
+    # The same head many times over, as a client in a loop sends it; only the packets differ.
+    path, connection = memory_api.stream(), connect()
+    body = request("DELETE", path)
+    whole = request("POST", path, body)
+    for cuts in ([], [], [], [len(whole) - len(body)], [len(whole) - 5], [20, len(whole) - 30]):
+        edges = [0, *cuts, len(whole)]
+        for start, end in pairwise(edges):
+            connection.send(whole[start:end])
+            memory_api.settle()
+        assert connection.answer("POST").status == 204
+    connection.send(whole * 3)
+    assert [connection.answer("POST").status for _ in range(3)] == [204] * 3
+    assert memory_api.get(path).body == body * 9
 
 
 def test_a_client_that_only_listens_still_gets_its_answer(connect: Connect) -> None:

@@ -88,6 +88,13 @@ def test_a_full_disk_keeps_the_older_checkpoint() -> None:
     assert load(disk) == (7, 1)
 
 
+def test_a_checkpoint_whose_name_was_not_durable_is_once_it_is_loaded() -> None:
+    disk = FakeDisk()
+    disk.create(path_of(7), blocks(7, 1))
+    assert load(disk) == (7, 1)
+    assert load(disk.crash()) == (7, 1)
+
+
 def test_a_half_written_checkpoint_is_not_read_and_goes() -> None:
     disk = FakeDisk()
     store_checkpoint(disk, FOLDER, 7, blocks(7, 1))

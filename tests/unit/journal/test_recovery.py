@@ -111,6 +111,20 @@ def test_a_hole_inside_the_last_batch_cuts_the_rest_of_that_batch() -> None:
     assert replayed == {1: b"a", 2: b"b"}
 
 
+def test_a_hole_at_the_start_of_the_last_batch_cuts_all_of_that_batch() -> None:
+    disk = log_of([b"a"], [b"b", b"c", b"d"])
+    flip(disk, 1, 64 + 25 + 24)  # the payload of b
+    _, replayed = recover(disk)
+    assert replayed == {1: b"a"}
+
+
+def test_a_name_that_was_not_durable_is_once_its_records_are_served() -> None:
+    disk = log_of([b"a"])
+    disk.durable_names.clear()
+    recover(disk)
+    assert recover(disk.crash())[1] == {1: b"a"}
+
+
 def test_the_log_goes_on_behind_a_cut_without_a_gap() -> None:
     disk = log_of([b"a"], [b"b", b"c"])
     flip(disk, 1, 64 + 25 + 25 + 24)
@@ -244,13 +258,15 @@ def test_segments_that_the_checkpoint_covers_are_dropped() -> None:
     assert [sealed.segment for sealed in recovered.sealed] == [3]
 
 
-def test_a_log_that_ends_before_the_checkpoint_starts_anew_behind_it() -> None:
+@pytest.mark.parametrize("covered", [3, 7])
+def test_a_log_that_ends_before_the_checkpoint_starts_anew_behind_it(covered: int) -> None:
     disk = log_of([b"a"], [b"b"])
-    recovered, replayed = recover(disk, after_lsn=7)
+    recovered, replayed = recover(disk, after_lsn=covered)
     assert replayed == {}
-    assert (recovered.next_lsn, recovered.sealed) == (8, [])
-    writer_on(disk, recovered).write_batch([b"h"])
-    assert recover(disk.crash(), after_lsn=7)[1] == {8: b"h"}
+    assert (recovered.next_lsn, recovered.sealed) == (covered + 1, [])
+    assert disk.names(FOLDER) == []
+    writer_on(disk, recovered).write_batch([b"new"])
+    assert recover(disk.crash(), after_lsn=covered)[1] == {covered + 1: b"new"}
 
 
 def test_a_checkpoint_without_any_log_starts_behind_it() -> None:

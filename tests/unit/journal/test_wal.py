@@ -155,6 +155,13 @@ def test_a_spare_is_ready_ahead_of_every_roll() -> None:
     assert [name for name in desk.disk.names(FOLDER) if name.startswith("spare-")]
 
 
+def test_a_spare_is_ready_before_the_first_command() -> None:
+    async def story(desk: Desk) -> None:
+        assert desk.journal.depth == 0
+
+    assert tell(story).disk.names(FOLDER) == ["spare-0000000000000001"]
+
+
 def test_retired_segments_are_gone_after_close() -> None:
     async def story(desk: Desk) -> None:
         await desk.committed(*range(20))
