@@ -39,6 +39,28 @@ class StreamNotFound(StreamError):
     code = "stream_not_found"
 
 
+class BucketNotFound(StreamError):
+    code = "bucket_not_found"
+
+
+class BucketExists(StreamError):
+    code = "bucket_exists"
+
+
+class BucketNotEmpty(StreamError):
+    code = "bucket_not_empty"
+
+
+class SnapshotNotFound(StreamError):
+    code = "snapshot_not_found"
+
+
+class SnapshotConflict(StreamError):
+    """The snapshot does not fit what the stream holds now."""
+
+    code = "snapshot_conflict"
+
+
 class RouteNotFound(StreamError):
     code = "not_found"
 
@@ -55,6 +77,16 @@ class StreamGone(StreamError):
     """Deleted, and only kept because forks still read from it."""
 
     code = "stream_gone"
+
+
+class OffsetGone(StreamError):
+    """A snapshot replaced everything before `earliest`."""
+
+    code = "offset_gone"
+
+    def __init__(self, earliest: str) -> None:
+        super().__init__(f"a snapshot replaced everything before {earliest}; read /bootstrap")
+        self.earliest = earliest
 
 
 class StreamExists(StreamError):

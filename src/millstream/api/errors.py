@@ -16,7 +16,12 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.ProducerFenced: 403,
     errors.StreamNotFound: 404,
     errors.RouteNotFound: 404,
+    errors.BucketNotFound: 404,
+    errors.SnapshotNotFound: 404,
     errors.MethodNotAllowed: 405,
+    errors.BucketExists: 409,
+    errors.BucketNotEmpty: 409,
+    errors.SnapshotConflict: 409,
     errors.StreamExists: 409,
     errors.ContentTypeMismatch: 409,
     errors.StreamClosed: 409,
@@ -24,6 +29,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.ProducerGap: 409,
     errors.ForkSourceUnavailable: 409,
     errors.StreamGone: 410,
+    errors.OffsetGone: 410,
     errors.BodyTooLarge: 413,
     errors.AppendOutcomeUnknown: 500,
     errors.Overloaded: 503,
@@ -36,6 +42,10 @@ def error_headers(error: errors.StreamError) -> bytes:
     """Facts of the error that the protocol wants as headers."""
     if isinstance(error, errors.StreamClosed):
         return (f"stream-closed: true\r\nstream-next-offset: {error.final_offset}\r\n").encode()
+    if isinstance(error, errors.OffsetGone):
+        return (
+            f"stream-earliest-offset: {error.earliest}\r\nstream-next-offset: {error.earliest}\r\n"
+        ).encode()
     if isinstance(error, errors.ProducerFenced):
         return b"producer-epoch: %d\r\n" % error.current_epoch
     if isinstance(error, errors.ProducerGap):

@@ -11,7 +11,8 @@ from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClos
 from millstream.http.message import Request
 from millstream.protocol import content_types, json_mode
 from millstream.state.commands import Append, CreateStream, DeleteStream
-from millstream.state.machine import Done, Outcome, decide_append, is_final
+from millstream.state.decisions import decide_append, is_final
+from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
 _CLOSED = b"stream-closed: true\r\n"

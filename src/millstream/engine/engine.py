@@ -11,7 +11,9 @@ from millstream.engine.lifetimes import Lifetimes
 from millstream.errors import StreamError, StreamNotFound
 from millstream.journal.contract import Entry, Journal, Reply
 from millstream.state.commands import AnyCommand
-from millstream.state.machine import Done, Outcome, StateMachine, gone
+from millstream.state.decisions import gone
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
 

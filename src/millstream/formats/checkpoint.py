@@ -3,7 +3,8 @@
     block   kind u8 | length u32 | crc u32 (over kind, length and payload) | payload
 
 Kinds: HEADER (what it covers), DATA (raw bytes of one content block, shared by forks, numbered from
-0 in file order), STREAM (one stream, MessagePack), END (how many blocks of each kind came before).
+0 in file order), BUCKET and STREAM (MessagePack; buckets come first), END (how many DATA
+and STREAM blocks came before).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 
 from millstream.formats.wal import crc32c
 
-HEADER, DATA, STREAM, END = 1, 2, 3, 4
+HEADER, DATA, STREAM, END, BUCKET = 1, 2, 3, 4, 5
 FORMAT = 1
 
 _LEAD = Struct("<BI")
@@ -51,6 +52,14 @@ class StreamImage(msgspec.Struct, array_like=True):
     blocks: list[
         tuple[int, int, bytes]
     ]  # DATA number, messages, ends as u32 (empty for one message)
+    first_ordinal: int = 0
+    first_byte: int = 0
+    snapshot: tuple[int, int, str, bytes, int, str] | None = None
+
+
+class BucketImage(msgspec.Struct, array_like=True):
+    name: bytes
+    created_ms: int
 
 
 class CheckpointEnd(msgspec.Struct, array_like=True):

@@ -31,6 +31,7 @@ class CreateStream(Command, tag=1):
     fork_byte: int | None = None
     fork_sub_offset: int = 0
     lifetime_given: bool = True
+    implies_bucket: bool = True  # False: the bucket must exist already
 
 
 class Append(Command, tag=2):
@@ -68,7 +69,37 @@ class Mark(Command, tag=6):
     """Changes nothing; the last record of a clean stop."""
 
 
-AnyCommand = CreateStream | Append | DeleteStream | TouchStream | ExpireStream | Mark
+class CreateBucket(Command, tag=7):
+    name: bytes
+
+
+class DeleteBucket(Command, tag=8):
+    name: bytes
+
+
+class PublishSnapshot(Command, tag=9):
+    """Makes a stored blob the stream's snapshot and drops the messages before it."""
+
+    stream_id: int
+    ordinal: int
+    byte: int
+    blob: str
+    content_type: bytes
+    size: int
+    digest: str
+
+
+AnyCommand = (
+    CreateStream
+    | Append
+    | DeleteStream
+    | TouchStream
+    | ExpireStream
+    | Mark
+    | CreateBucket
+    | DeleteBucket
+    | PublishSnapshot
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)

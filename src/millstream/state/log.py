@@ -34,6 +34,8 @@ class Log:
     __slots__ = (
         "datas",
         "ends",
+        "first_byte",
+        "first_ordinal",
         "ordinals",
         "small_bytes",
         "small_from",
@@ -47,6 +49,8 @@ class Log:
         self.ends: list[Ends[int] | None] = []
         self.starts: list[int] = []
         self.ordinals: list[int] = []
+        self.first_byte = 0  # what comes before was trimmed
+        self.first_ordinal = 0
         self.tail_byte = 0
         self.tail_ordinal = 0
         self.small_from = 0  # blocks from here on are small and wait to be merged
@@ -92,7 +96,7 @@ class Log:
         return merged
 
     def byte_at(self, ordinal: int) -> int:
-        """Where message `ordinal` begins; `ordinal` must be between 0 and the tail."""
+        """Where message `ordinal` begins; `ordinal` must be between the first and the tail."""
         if ordinal == self.tail_ordinal:
             return self.tail_byte
         block = bisect_right(self.ordinals, ordinal) - 1
@@ -107,7 +111,7 @@ class Log:
         """The message that begins at `byte`, or None when no message begins there."""
         if byte == self.tail_byte:
             return self.tail_ordinal
-        if not 0 <= byte < self.tail_byte:
+        if not self.first_byte <= byte < self.tail_byte:
             return None
         block = bisect_right(self.starts, byte) - 1
         inside = byte - self.starts[block]
@@ -159,7 +163,8 @@ class Log:
         `ordinal` is the number of messages the prefix holds, the cut one included.
         """
         fork = Log()
-        if byte == 0:
+        fork.start_at(self.first_ordinal, self.first_byte)
+        if byte == self.first_byte:
             return fork
         block = bisect_right(self.starts, byte - 1) - 1
         fork.datas = self.datas[:block]
@@ -177,3 +182,29 @@ class Log:
             ends[-1] = inside
         fork.append(self.datas[block][:inside], ends, count)
         return fork
+
+    def start_at(self, ordinal: int, byte: int) -> None:
+        """An empty log whose first message will be number `ordinal`, at `byte`."""
+        self.first_ordinal = self.tail_ordinal = ordinal
+        self.first_byte = self.tail_byte = byte
+
+    def trim(self, ordinal: int, byte: int) -> None:
+        """Forgets everything before this boundary. Readers and forks keep what they hold."""
+        keep = bisect_right(self.starts, byte) - 1 if byte < self.tail_byte else len(self.datas)
+        del self.datas[:keep], self.ends[:keep], self.starts[:keep], self.ordinals[:keep]
+        self.small_from = max(0, self.small_from - keep)
+        self.first_ordinal, self.first_byte = ordinal, byte
+        if not self.datas:
+            self.small_bytes = 0
+        elif self.starts[0] < byte:
+            self._cut_front(ordinal, byte)
+
+    def _cut_front(self, ordinal: int, byte: int) -> None:
+        """The first block begins before the boundary: keep only its rest."""
+        gone = byte - self.starts[0]
+        ends = self.ends[0]
+        assert ends is not None
+        rest = array("I", [end - gone for end in ends[ordinal - self.ordinals[0] :]])
+        self.datas[0] = self.datas[0][gone:]
+        self.ends[0] = rest
+        self.starts[0], self.ordinals[0] = byte, ordinal
