@@ -13,6 +13,10 @@ TTL_SECONDS_MAX = (
     100 * 365 * 86_400
 )  # a century; beyond it arithmetic on dates stops meaning anything
 
+BATCH_FRAMES_MAX = 512  # one answer entry each; what other servers of this route allow
+BATCH_BYTES_MAX = 32 * MIB
+BUCKETED_KEY_BYTES_MAX = 122  # bucket, slash and stream on the bucketed surface
+
 LONG_POLL_SECONDS_MAX = 60.0  # a longer wait dies in proxies anyway
 PIPELINE_REQUESTS_MAX = (
     32  # requests of one connection parsed ahead of their turn; reading pauses beyond

@@ -48,9 +48,14 @@ class Lifetimes:
         if now_ms - stream.touched_ms >= stream.ttl_ms // TOUCHES_PER_WINDOW:
             self._engine.submit_and_forget(TouchStream(now_ms, stream.stream_id))
 
-    def confirm_alive(self, stream: Stream, now_ms: int) -> bool:
+    @staticmethod
+    def is_over(stream: Stream, now_ms: int) -> bool:
         deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
-        if deadline is not None and now_ms >= deadline:
+        return deadline is not None and now_ms >= deadline
+
+    def confirm_alive(self, stream: Stream, now_ms: int) -> bool:
+        """Not over; and the journal knows or will know why before anything else of this stream."""
+        if self.is_over(stream, now_ms):
             return False
         if stream.is_expired(now_ms):
             self._engine.submit_and_forget(TouchStream(stream.accessed_ms, stream.stream_id))

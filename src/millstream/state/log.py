@@ -183,6 +183,13 @@ class Log:
         fork.append(self.datas[block][:inside], ends, count)
         return fork
 
+    def blocks(self) -> list[tuple[bytes, list[int]]]:
+        """Everything the log holds now, block by block, with the end of each message in it."""
+        return [
+            (data, [len(data)] if ends is None else ends.tolist())
+            for data, ends in zip(self.datas, self.ends, strict=True)
+        ]
+
     def start_at(self, ordinal: int, byte: int) -> None:
         """An empty log whose first message will be number `ordinal`, at `byte`."""
         self.first_ordinal = self.tail_ordinal = ordinal

@@ -213,11 +213,11 @@ class StateMachine:
         decided = decide_append(stream, command)
         if decided is not None:
             return decided
-        if command.producer_id is not None or command.stream_seq is not None:
-            _record_writer(stream, command)
         if command.count:
             ends = decode_ends(command.ends) if command.ends else None
             stream.log.append(command.data, ends, command.count)
+        if command.producer_id is not None or command.stream_seq is not None:
+            _record_writer(stream, command)
         if command.closes:
             stream.closed = True
         stream.last_write_ms = command.now_ms
@@ -291,7 +291,10 @@ def _record_writer(stream: Stream, command: Append) -> None:
         if stream.producers is None:
             stream.producers = {}
         stream.producers[command.producer_id] = Producer(
-            command.producer_epoch, command.producer_seq
+            command.producer_epoch,
+            command.producer_seq,
+            stream.log.tail_ordinal,
+            stream.log.tail_byte,
         )
     if command.stream_seq is not None:
         stream.stream_seq = command.stream_seq

@@ -10,8 +10,12 @@ from millstream.state.log import Log
 
 
 class Producer(NamedTuple):
+    """What a producer was acknowledged last, and where the stream ended with it."""
+
     epoch: int
     seq: int
+    ordinal: int
+    byte: int
 
 
 class ForkOrigin(NamedTuple):
