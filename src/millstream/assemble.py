@@ -32,7 +32,7 @@ from millstream.journal.contract import Journal
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
-from millstream.journal.recovery import recover_log
+from millstream.journal.recovery import holds_whole_log, recover_log
 from millstream.journal.segments import SegmentWriter
 from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES
@@ -79,7 +79,12 @@ def open_storage(config: Config, stop: Stop) -> Storage:
 
 def _recover(config: Config, folder: DataFolder, stop: Stop) -> Storage:
     disk = OsDisk()
-    machine, checkpoint_lsn = load_checkpoint(disk, folder.checkpoints, folder.store_id)
+    machine, checkpoint_lsn = load_checkpoint(
+        disk,
+        folder.checkpoints,
+        folder.store_id,
+        may_start_over=holds_whole_log(disk, folder.wal),
+    )
     replayed = 0
 
     def replay(lsn: int, payload: bytes) -> None:
@@ -108,8 +113,8 @@ def _recover(config: Config, folder: DataFolder, stop: Stop) -> Storage:
     )
 
     def fail(error: OSError) -> None:
-        log.error("the log cannot be written; stopping", error=str(error))
         stop.request(exit_code=1)
+        log.error("the log cannot be written; stopping", error=str(error))
 
     journal = WalJournal(writer, fail)
     lsn = recovered.next_lsn - 1

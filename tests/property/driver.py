@@ -68,6 +68,7 @@ class Driver:
         self.model = Model()
         self.prefix = f"/v1/stream/{uuid.uuid4().hex}"
         self.tags = dict[str, tuple[str, Stream, str, bool]]()
+        self.client.close()  # every example opens a connection of its own
 
     @property
     def client(self) -> Client:

@@ -28,7 +28,7 @@ def test_a_batch_is_written_behind_the_header_of_the_first_segment() -> None:
     writer = writer_on(disk)
     assert writer.write_batch([b"a", b"bb"]) == 51
     data = bytes(disk.files[path_of(1)].content)
-    assert decode_segment_header(data) == SegmentHeader(1, 1, STORE_ID)
+    assert decode_segment_header(data) == SegmentHeader(1, 1, writer.salt, STORE_ID)
     assert records_in(disk, 1) == [(1, 0, b"a"), (2, 1, b"bb")]
     assert len(data) == SEGMENT_BYTES
     assert writer.next_lsn == 3
@@ -63,7 +63,7 @@ def test_a_batch_that_just_fits_does_not_roll_and_the_next_does() -> None:
     writer.write_batch([b""])
     assert writer.segment == 2
     header = decode_segment_header(bytes(disk.files[path_of(2)].content))
-    assert header == SegmentHeader(2, 3, STORE_ID)
+    assert header == SegmentHeader(2, 3, writer.salt, STORE_ID)
     assert records_in(disk, 2) == [(3, 0, b"")]
 
 
@@ -116,6 +116,10 @@ def test_the_log_goes_on_in_a_new_segment_after_a_restart() -> None:
     writer.write_batch([b"b"])
     assert (writer.segment, writer.next_lsn) == (2, 3)
     assert recover(disk.crash())[1] == {1: b"a", 2: b"b"}
+
+
+def test_every_writer_draws_a_salt_of_its_own() -> None:
+    assert len({writer_on(FakeDisk()).salt for _ in range(20)}) == 20
 
 
 def test_log_bytes_counts_sealed_files_whole_and_the_current_as_far_as_written() -> None:
