@@ -35,7 +35,7 @@ class Bootstraps:
             bootstrap.write_to(request, b"")
             return
 
-        def loaded(data: bytes | None | OSError) -> None:
+        def loaded(data: bytes | OSError | None) -> None:
             if isinstance(data, bytes):
                 bootstrap.write_to(request, data)
             elif stream.snapshot is not snapshot and not stream.deleted:

@@ -28,6 +28,11 @@ from millstream.state.outcomes import Outcome
 from millstream.state.stream import Snapshot, Stream
 
 
+def is_snapshot_url(url: bytes) -> bool:
+    """Whether a body sent here may be as large as a snapshot."""
+    return b"/snapshot/" in url and not url.startswith(b"/v1/")
+
+
 class Snapshots:
     def __init__(
         self, engine: Engine, reads: Reads, blobs: BlobWorker, clock: Clock, scheme: str
@@ -103,7 +108,7 @@ class Snapshots:
         stream = self._reads.find(key)
         snapshot = _named_snapshot(stream, token)
 
-        def loaded(data: bytes | None | OSError) -> None:
+        def loaded(data: bytes | OSError | None) -> None:
             if not isinstance(data, bytes):
                 respond_error(request, SnapshotNotFound("the snapshot is superseded"))
                 return
@@ -114,7 +119,7 @@ class Snapshots:
     def delete(self, request: Request, key: bytes, token: bytes) -> None:
         stream = self._engine.find(key, self._clock.now_ms())
         _named_snapshot(stream, token)
-        raise SnapshotConflict("the latest snapshot stays: without it /bootstrap would be incomplete")
+        raise SnapshotConflict("the latest snapshot stays; /bootstrap needs it")
 
 
 def _decode_snapshot_offset(token: bytes) -> Offset:

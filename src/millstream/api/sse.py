@@ -209,7 +209,7 @@ class Subscriber:
             self._write(page)
 
     def end_if_trimmed(self) -> None:
-        """A snapshot replaced what this reader has not read yet: when it comes again it hears 410."""
+        """A snapshot replaced what this reader has not read yet: coming again it hears 410."""
         if self.position.ordinal < self._feed.stream.log.first_ordinal:
             self.end()
 

@@ -25,17 +25,17 @@ class BlobWorker:
         self._machine = machine
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Clears away what an earlier run left behind: stored, but never published or superseded."""
-        self._loop = loop
+    def clear_leftovers(self) -> None:
+        """Before start: deletes what an earlier run stored and nobody refers to. Blocks."""
         for name in self.store.names():
             if name not in self._machine.blob_uses:
                 self.store.delete(name)
         self._machine.unused_blobs.clear()
 
-    def run(
-        self, work: Callable[[], Result], done: Callable[[Result | OSError], None]
-    ) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def run(self, work: Callable[[], Result], done: Callable[[Result | OSError], None]) -> None:
         """Does the work on a thread and calls `done` on the loop with its result or its error."""
 
         def finished(future: asyncio.Future[Result]) -> None:
@@ -63,6 +63,6 @@ class BlobWorker:
         self._pool.shutdown()
 
 
-def _log_failure(outcome: None | OSError) -> None:
+def _log_failure(outcome: OSError | None) -> None:
     if outcome is not None:
         log.warning("an unused blob stays until the next start", error=str(outcome))

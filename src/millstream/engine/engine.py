@@ -39,7 +39,7 @@ class Engine:
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
         self.lifetimes = Lifetimes(self)
-        self.after_batch: Callable[[], None] | None = None
+        self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.journal.start(loop, self._committed, self._refused)
@@ -85,8 +85,8 @@ class Engine:
             self.machine.ended.clear()
         for stream_id in woken:
             self._wake(stream_id)
-        if self.after_batch is not None:
-            self.after_batch()
+        for call in self.after_batch:
+            call()
 
     @staticmethod
     def _refused(batch: list[Entry], error: StreamError) -> None:

@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
         self.progress = 0
         if b"content-length" in headers:
             if int(headers[b"content-length"]) > limits.body_bytes:
-                raise _body_refusal(limits.body_bytes)
+                self._check_body_size(int(headers[b"content-length"]))
         elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise Refusal(501, "unknown_transfer_encoding", "only chunked is understood")
         if b"expect" in headers and self.current is None and not self.waiting:
@@ -231,7 +231,14 @@ class Connection(asyncio.Protocol):
         if self.body_bytes > CHARGED_BODY_BYTES:
             self._charge_body(len(part))
         if self.body_bytes > self.server.limits.body_bytes:
-            raise _body_refusal(self.server.limits.body_bytes)
+            self._check_body_size(self.body_bytes)
+
+    def _check_body_size(self, size: int) -> None:
+        limits = self.server.limits
+        large = self.server.is_large(self.url)
+        limit = max(limits.body_bytes, limits.large_body_bytes) if large else limits.body_bytes
+        if size > limit:
+            raise _body_refusal(limit)
 
     def on_message_complete(self) -> None:
         parser, url, body = self.parser, self.url, self.body
