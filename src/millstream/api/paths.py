@@ -2,8 +2,8 @@
 
 One namespace of buckets and streams. `/v1/stream/{path}` is lenient: the first `/` splits the
 bucket from the stream, a name without `/` is in the bucket `_default`. `/{bucket}/{stream}` is
-strict. A stream's key is `bucket/stream` with percent escapes resolved, but for `%2F` and `%25`: an encoded
-slash stays part of a name.
+strict. A stream's key is `bucket/stream` with percent escapes resolved, but for `%2F` and `%25`:
+an encoded slash stays part of a name.
 """
 
 from __future__ import annotations
