@@ -7,6 +7,8 @@ become one command, so they are durable together; with producer headers it is al
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
+from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
 
@@ -20,13 +22,14 @@ from millstream.errors import BodyTooLarge, EmptyBody, InvalidJson, InvalidReque
 from millstream.http.message import Request
 from millstream.limits import BATCH_BYTES_MAX, BATCH_FRAMES_MAX
 from millstream.protocol import content_types, json_mode
-from millstream.protocol.offsets import encode_offset
 from millstream.state.commands import Append
 from millstream.state.decisions import decide_append, is_final
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
 _LENGTH = Struct(">I")
+_ENTRY = b'{"status":204,"stream_next_offset":"%016d_%016d","stream_closed":false}'
+_DUPLICATE_ENTRY = _ENTRY[:-1] + b',"duplicate":true}'
 _JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
 
 
@@ -112,16 +115,15 @@ def split_frames(body: bytes) -> list[bytes]:
     if len(body) > BATCH_BYTES_MAX:
         raise BodyTooLarge(f"a batch must not exceed {BATCH_BYTES_MAX} bytes")
     payloads: list[bytes] = []
-    position, total = 0, len(body)
-    while position < total:
-        if position + 4 > total:
-            raise InvalidRequest("a frame's length is cut off; send 4 bytes, big-endian")
-        (length,) = _LENGTH.unpack_from(body, position)
-        end = position + 4 + length
-        if end > total:
-            raise InvalidRequest(f"a frame of {length} bytes is cut off at byte {total}")
-        payloads.append(body[position + 4 : end])
-        position = end
+    position, total, length_at = 0, len(body), _LENGTH.unpack_from
+    while position + 4 <= total:
+        start = position + 4
+        position = start + length_at(body, position)[0]
+        payloads.append(body[start:position])
+    if position > total:
+        raise InvalidRequest(f"the last frame is cut off: {position - total} bytes are missing")
+    if position < total:
+        raise InvalidRequest("the last frame's length is cut off; send 4 bytes, big-endian")
     if not payloads:
         raise InvalidRequest("a batch needs at least one frame")
     if len(payloads) > BATCH_FRAMES_MAX:
@@ -168,23 +170,17 @@ def _acknowledgements(
     ends = array("I")
     ends.frombytes(command.ends or array("I", [len(command.data)]).tobytes())
     ordinal, byte = start
-    entries: list[dict[str, object]] = []
-    done = 0
-    for count in counts:
-        if not count:
-            entries.append(_refused(EmptyBody("the frame is empty")))
-            continue
-        done += count
-        offset = encode_offset(ordinal + done, byte + ends[done - 1])
-        entry: dict[str, object] = {
-            "status": 204,
-            "stream_next_offset": offset,
-            "stream_closed": False,
-        }
-        if duplicate:
-            entry["duplicate"] = True
-        entries.append(entry)
-    return msgspec.json.encode(entries)
+    if len(counts) == len(ends):  # one message per frame, as nearly always
+        lasts: Iterable[tuple[int, int]] = enumerate(ends, 1)
+    else:
+        lasts = ((done, ends[done - 1]) for done in accumulate(filter(None, counts)))
+    form = _DUPLICATE_ENTRY if duplicate else _ENTRY
+    accepted = [form % (ordinal + done, byte + end) for done, end in lasts]
+    if 0 in counts:
+        refused = msgspec.json.encode(_refused(EmptyBody("the frame is empty")))
+        following = iter(accepted)
+        accepted = [next(following) if count else refused for count in counts]
+    return b"[" + b",".join(accepted) + b"]"
 
 
 def _refused(error: StreamError) -> dict[str, object]:
