@@ -84,8 +84,10 @@ class App:
 
     def __init__(self, paths: StreamPaths, handlers: Handlers) -> None:
         self._paths = paths
+        self._known_keys = paths.keys
         self._handlers = handlers
         self._writes = handlers.writes
+        self._append = handlers.writes.append
         self._operations: dict[bytes, tuple[str, Callable[[Request], None]]] = {
             b"/healthz": ("healthz", respond_health),
             b"/readyz": ("readyz", lambda request: respond_ready(request, self.is_ready)),
@@ -96,12 +98,12 @@ class App:
 
     def __call__(self, request: Request) -> None:
         try:
-            if request.path.startswith(STREAM_ROOT):
-                if request.method == b"POST":
-                    request.route = "append"
-                    self._writes.append(request, self._paths.key(request.path))
-                else:
-                    self._handle_stream(request, self._paths.key(request.path), lenient=True)
+            key = self._known_keys.get(request.path)
+            if key is not None and request.method == b"POST":
+                request.route = "append"
+                self._append(request, key)
+            elif request.path.startswith(STREAM_ROOT):
+                self._handle_stream(request, self._paths.key(request.path), lenient=True)
             else:
                 self._handle_other(request)
         except StreamError as error:

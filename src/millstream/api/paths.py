@@ -95,7 +95,7 @@ class StreamPaths:
     """Remembers the keys of paths seen, because most requests come again."""
 
     def __init__(self) -> None:
-        self._keys: dict[bytes, bytes] = {}
+        self.keys: dict[bytes, bytes] = {}
 
     def any_key(self, raw_path: bytes) -> bytes:
         """The key of a stream's path on either surface."""
@@ -107,10 +107,10 @@ class StreamPaths:
         return bucketed_key(parts[1], parts[2])
 
     def key(self, raw_path: bytes) -> bytes:
-        key = self._keys.get(raw_path)
+        key = self.keys.get(raw_path)
         if key is None:
             key = stream_key(raw_path)
-            if len(self._keys) >= CACHE_ENTRIES_MAX:
-                self._keys.clear()
-            self._keys[raw_path] = key
+            if len(self.keys) >= CACHE_ENTRIES_MAX:
+                self.keys.clear()
+            self.keys[raw_path] = key
         return key

@@ -25,6 +25,8 @@ Waiting = tuple[Request, Stream, Append]
 class Writes:
     def __init__(self, engine: Engine, paths: StreamPaths, clock: Clock, scheme: str) -> None:
         self._engine = engine
+        self._submit = engine.journal.submit
+        self._by_path = engine.machine.by_path
         self._paths = paths
         self._clock = clock
         self._scheme = scheme.encode()
@@ -42,11 +44,16 @@ class Writes:
             raise EmptyBody("the body is empty; only a request with Stream-Closed: true may be")
         claim = arguments.producer_claim(headers)
         now_ms = self._clock.now_ms()
-        stream = self._engine.find(key, now_ms)
-        command = Append(now_ms, stream.stream_id, body, b"", 1 if body else 0)
-        if body:
-            same = content_type == stream.content_type
-            command.content_type = stream.essence if same else content_types.essence(content_type)
+        stream = self._by_path.get(key)
+        if stream is None or stream.deleted or stream.is_mortal:
+            stream = self._engine.find(key, now_ms)
+        if body and content_type == stream.content_type:
+            command = Append(now_ms, stream.stream_id, body, b"", 1, stream.essence)
+        elif body:
+            essence = content_types.essence(content_type)
+            command = Append(now_ms, stream.stream_id, body, b"", 1, essence)
+        else:
+            command = Append(now_ms, stream.stream_id)
         if closes:
             command.closes = True
         if claim is not None:
@@ -58,8 +65,11 @@ class Writes:
             self._appended((request, stream, command), decided)
             return
         if body and stream.is_json:
-            _split_json(command)
-        self._engine.submit(command, self._appended, (request, stream, command))
+            problem = _split_json(command)
+            if problem is not None:
+                self._appended((request, stream, command), decided or problem)
+                return
+        self._submit((command, self._appended, (request, stream, command)))
 
     @staticmethod
     def _appended(waiting: Waiting, outcome: Outcome) -> None:
@@ -77,7 +87,7 @@ class Writes:
         headers += b"stream-next-offset: %016d_%016d\r\n" % (ordinal, byte)
         if stream.closed:
             headers += _CLOSED
-        request.respond(status, headers)
+        request.connection.send_response(request, status, headers, b"")
 
     # Create and fork
 
@@ -174,10 +184,15 @@ class Writes:
             request.respond(204, _NO_STORE)
 
 
-def _split_json(command: Append) -> None:
-    command.data, command.ends, command.count = json_mode.split_body(command.data)
+def _split_json(command: Append) -> InvalidJson | None:
+    """Replaces the body by its messages, or says why it has none."""
+    try:
+        command.data, command.ends, command.count = json_mode.split_body(command.data)
+    except InvalidJson as error:
+        return error
     if not command.count:
-        raise InvalidJson("an empty array appends nothing; send at least one message")
+        return InvalidJson("an empty array appends nothing; send at least one message")
+    return None
 
 
 def _closure_headers(stream: Stream, refusal: StreamError) -> bytes:

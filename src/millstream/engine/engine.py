@@ -10,7 +10,7 @@ from millstream.clock import Clock
 from millstream.engine.lifetimes import Lifetimes
 from millstream.errors import StreamError, StreamNotFound
 from millstream.journal.contract import Entry, Journal, Reply
-from millstream.state.commands import AnyCommand
+from millstream.state.commands import AnyCommand, Append
 from millstream.state.decisions import gone
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done, Outcome
@@ -54,9 +54,7 @@ class Engine:
             raise StreamNotFound("stream does not exist")
         if stream.deleted:
             raise gone(stream)
-        if (
-            stream.ttl_ms is not None or stream.expires_at_ms is not None
-        ) and not self.lifetimes.confirm_alive(stream, now_ms):
+        if stream.is_mortal and not self.lifetimes.confirm_alive(stream, now_ms):
             raise StreamNotFound("stream does not exist")
         return stream
 
@@ -69,10 +67,11 @@ class Engine:
     # From the journal
 
     def _committed(self, batch: list[Entry], last_lsn: int) -> None:
-        apply, watchers, appended, appends = self.machine.apply, self.watchers, Done.APPENDED, 0
+        apply, apply_append = self.machine.apply, self.machine.apply_append
+        watchers, appended, appends = self.watchers, Done.APPENDED, 0
         woken: set[int] = set()
         for command, reply, context in batch:
-            outcome = apply(command)
+            outcome = apply_append(command) if type(command) is Append else apply(command)
             reply(context, outcome)
             if outcome is appended:
                 appends += 1

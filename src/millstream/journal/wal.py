@@ -91,7 +91,9 @@ class WalJournal:
         last_lsn = self._writer.next_lsn - 1
         self._in_flight = []
         if self._pending:
-            self._start_batch()  # first of all: the disk works while the answers go out
+            # After one more round of the loop: those answered now ask again and share the batch.
+            # Twice the batch for half the syncs, at no loss of throughput (measured).
+            self._loop.call_soon(self._loop.call_soon, self._start_batch)
         else:
             self._scheduled = False
         if error is not None:

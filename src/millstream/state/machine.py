@@ -95,8 +95,7 @@ class StateMachine:
             return decided
         expired = self.by_path.get(command.path)
         stream = Stream(self.next_stream_id, command.path, command.content_type, command.now_ms)
-        stream.ttl_ms = command.ttl_ms
-        stream.expires_at_ms = command.expires_at_ms
+        stream.set_lifetime(command.ttl_ms, command.expires_at_ms)
         stream.lifetime_given = command.lifetime_given
         if command.fork_from is not None:
             planned = self._plan_fork(command)
@@ -105,8 +104,7 @@ class StateMachine:
             source.forks += 1
             self._set_snapshot(stream, source.snapshot)
             if not command.lifetime_given:
-                stream.ttl_ms = source.ttl_ms
-                stream.expires_at_ms = source.expires_at_ms
+                stream.set_lifetime(source.ttl_ms, source.expires_at_ms)
         if expired is not None:
             self._remove(expired)
         self.next_stream_id += 1

@@ -4,7 +4,6 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 
@@ -12,7 +11,7 @@ import millstream
 from millstream import errors
 from millstream.api.errors import STATUS, error_headers, respond_error
 from millstream.errors import StreamError
-from millstream.http.message import Body, Request
+from tests.unit.api.fake_request import FakeRequest
 
 
 def every_error(base: type[StreamError] = StreamError) -> Iterator[type[StreamError]]:
@@ -27,22 +26,10 @@ for module in pkgutil.walk_packages(millstream.__path__, "millstream."):
 EVERY_ERROR = sorted(set(every_error()), key=lambda error: error.__name__)
 
 
-class FakeRequest:
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, bytes, Body]] = []
-
-    def respond(self, status: int, headers: bytes = b"", body: Body = b"") -> None:
-        self.answers.append((status, headers, body))
-
-
 def answer_to(error: StreamError, extra_headers: bytes = b"") -> tuple[int, dict[str, str], bytes]:
     request = FakeRequest()
-    respond_error(cast(Request, request), error, extra_headers)
-    ((status, head, body),) = request.answers
-    assert isinstance(body, bytes)
-    assert head.endswith(b"\r\n")
-    lines = head.decode().removesuffix("\r\n").split("\r\n")
-    return status, dict(line.split(": ", 1) for line in lines), body
+    respond_error(request.request, error, extra_headers)
+    return request.answer
 
 
 @pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: error.__name__)
@@ -61,6 +48,26 @@ def test_only_what_changed_nothing_blames_the_client(error: type[StreamError]) -
 
 def test_the_table_names_no_error_twice_and_none_that_is_gone() -> None:
     assert set(STATUS) == set(EVERY_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("status", "codes"),
+    [
+        (400, "invalid_request invalid_offset invalid_json empty_body producer_epoch_start"),
+        (403, "producer_fenced"),
+        (404, "stream_not_found not_found"),
+        (405, "method_not_allowed"),
+        (409, "stream_exists stream_closed content_type_mismatch sequence_regression"),
+        (409, "producer_gap fork_source_unavailable"),
+        (410, "stream_gone"),
+        (413, "body_too_large"),
+        (500, "append_outcome_unknown"),
+        (503, "overloaded storage_full shutting_down"),
+    ],
+)
+def test_the_statuses_are_the_protocols(status: int, codes: str) -> None:
+    by_code = {error.code: found for error, found in STATUS.items()}
+    assert {by_code[code] for code in codes.split()} == {status}
 
 
 def test_an_errors_body_has_its_code_and_message() -> None:

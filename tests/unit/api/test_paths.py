@@ -88,4 +88,4 @@ def test_the_memory_of_paths_is_bounded() -> None:
     paths = StreamPaths()
     for number in range(CACHE_ENTRIES_MAX + 10):
         assert paths.key(ROOT + b"%d" % number) == b"_default/%d" % number
-    assert len(paths._keys) <= CACHE_ENTRIES_MAX
+    assert len(paths.keys) <= CACHE_ENTRIES_MAX

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from millstream.api.arguments import Query
 from millstream.api.reads import (
     Page,
     Position,
@@ -15,6 +18,7 @@ from millstream.api.reads import (
 from millstream.errors import InvalidOffset
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Stream
+from tests.unit.api.fake_request import FakeRequest
 from tests.unit.engine.world import World
 from tests.unit.state.store import JSON, TEXT, Store
 
@@ -112,3 +116,84 @@ def test_closing_does_not_change_the_tag_of_a_page_before_the_tail() -> None:
     before = stream_of(TEXT, b"one", b"three")
     after = stream_of(TEXT, b"one", b"three", closed=True)
     assert reads.etag(before, page) == reads.etag(after, page)
+
+
+# The handlers
+
+
+class Library:
+    """One stream `a` that expires after eight seconds without a read, and its reader."""
+
+    def __init__(self, *messages: bytes, **fields: Any) -> None:
+        self.world = World()
+        self.stream = self.world.create(ttl_ms=8000, **fields)
+        for message in messages:
+            self.world.append(data=message)
+        self.world.commit()
+        self.reads = Reads(self.world.engine, self.world.clock, "0" * 32, 4)
+
+    def get(self, query: bytes = b"", tag: str | None = None) -> tuple[int, dict[str, str], bytes]:
+        request = FakeRequest({} if tag is None else {b"if-none-match": tag.encode()})
+        self.reads.catch_up(request.request, b"a", Query(query))
+        return request.answer
+
+    def head(self) -> tuple[int, dict[str, str], bytes]:
+        request = FakeRequest()
+        self.reads.head(request.request, b"a")
+        return request.answer
+
+
+def test_following_next_offsets_reads_everything_page_by_page() -> None:
+    library = Library(b"one", b"three", b"x", b"y")
+    pages, query = [], b"offset=-1"
+    while True:
+        status, headers, body = library.get(query)
+        assert status == 200
+        pages.append(body)
+        if "stream-up-to-date" in headers:
+            break
+        query = b"offset=" + headers["stream-next-offset"].encode()
+    assert pages == [b"one", b"three", b"xy"]
+
+
+def test_a_page_may_be_cached_and_is_not_sent_twice() -> None:
+    library = Library(b"one")
+    _, headers, _ = library.get()
+    assert headers["cache-control"].startswith("public")
+    status, again, body = library.get(tag=headers["etag"])
+    assert (status, body) == (304, b"")
+    assert again["etag"] == headers["etag"]
+    library.world.append()
+    library.world.commit()
+    assert library.get(tag=headers["etag"])[0] == 200
+
+
+def test_what_now_means_is_never_cached() -> None:
+    status, headers, body = Library(b"one").get(b"offset=now")
+    assert (status, body) == (200, b"")
+    assert headers["cache-control"] == "no-store"
+    assert "etag" not in headers
+    assert headers["stream-next-offset"] == "0000000000000001_0000000000000003"
+
+
+def test_a_read_renews_the_lifetime_and_head_does_not() -> None:
+    library = Library(b"one")
+    library.world.clock.advance(100)
+    library.head()
+    assert library.stream.accessed_ms == library.stream.created_ms
+    library.get()
+    assert library.stream.accessed_ms == library.world.now_ms
+
+
+def test_head_tells_everything_but_the_content() -> None:
+    status, headers, body = Library(b"one").head()
+    assert (status, body) == (200, b"")
+    assert headers["content-type"] == "text/plain"
+    assert headers["stream-next-offset"] == "0000000000000001_0000000000000003"
+    assert headers["stream-ttl"] == "8"
+    assert headers["cache-control"] == "no-store"
+    assert "stream-closed" not in headers
+
+
+def test_head_of_a_closed_stream_says_so() -> None:
+    assert Library(closed=True).head()[1]["stream-closed"] == "true"

@@ -130,6 +130,10 @@ def test_there_is_no_record_in_zeros_or_behind_the_end(position: int) -> None:
     assert decode_record(bytes(24), position, SALT) is None
 
 
+def test_an_empty_record_at_the_very_end_of_the_data_is_read() -> None:
+    assert decode_record(encode_batch([b""], 3, SALT), 0, SALT) == Record(0, 3, 0, b"")
+
+
 def test_an_empty_batch_is_no_bytes() -> None:
     assert encode_batch([], 1, SALT) == b""
 
@@ -166,6 +170,12 @@ def test_a_sound_record_is_found_inside_a_damaged_one() -> None:
     outer = bytearray(encode_batch([b"x" + inner + b"y"], 5, SALT))
     outer[4] ^= 1
     assert [record.lsn for record in find_records(bytes(outer), 0, SALT)] == [8]
+
+
+def test_a_record_is_found_where_its_mark_overlaps_a_false_one() -> None:
+    salt = 0x01010101
+    found = list(find_records(b"\x01" + encode_batch([b"a"], 5, salt), 0, salt))
+    assert [record.position for record in found] == [1]
 
 
 def test_a_changed_record_is_not_found() -> None:

@@ -48,6 +48,21 @@ def test_a_command_written_before_a_field_was_added_still_reads() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "command"),
+    [
+        ([1, 5, b"a/b", b"text/plain"], CreateStream(5, b"a/b", b"text/plain")),
+        ([2, 5, 7], Append(5, 7)),
+        ([3, 5, 7], DeleteStream(5, 7)),
+        ([4, 5, 7], TouchStream(5, 7)),
+        ([5, 5, 7], ExpireStream(5, 7)),
+        ([6, 5], Mark(5)),
+    ],
+)
+def test_every_kind_keeps_its_number_for_ever(written: list[object], command: AnyCommand) -> None:
+    assert decode_command(msgspec.msgpack.encode(written)) == command
+
+
+@pytest.mark.parametrize(
     "payload",
     [
         b"",

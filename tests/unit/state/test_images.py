@@ -155,7 +155,8 @@ def test_the_header_says_what_the_checkpoint_covers() -> None:
     for _, kind, payload in decode_blocks(memoryview(blocks)):
         restorer.add(kind, payload)
     assert restorer.header is not None
-    assert (restorer.header.store_id, restorer.header.lsn) == ("f" * 32, 4711)
+    header = restorer.header
+    assert (header.format, header.store_id, header.lsn) == (1, "f" * 32, 4711)
 
 
 # Blocks that pass their checksum and still make no sense
