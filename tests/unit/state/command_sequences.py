@@ -84,7 +84,7 @@ def _append(step: Step, stream: Stream, now_ms: int) -> Append:
         command.stream_seq = b"%d" % (step.which + step.b)
     if step.verb == "produce":
         command.producer_id = b"q" if step.a % 3 == 1 else b"p"
-        known = (stream.producers or {}).get(command.producer_id, Producer(0, -1))
+        known = (stream.producers or {}).get(command.producer_id, Producer(0, -1, 0, 0))
         command.producer_epoch = max(0, known.epoch + {4: 1, 5: -1}.get(step.a, 0))
         in_turn = 0 if command.producer_epoch > known.epoch else known.seq + 1
         command.producer_seq = max(0, in_turn + {4: -1, 5: 1}.get(step.b, 0))

@@ -14,7 +14,8 @@ from millstream.state.commands import (
     TouchStream,
 )
 from millstream.state.images import capture, encode_capture
-from millstream.state.machine import Outcome, StateMachine
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Outcome
 from millstream.state.stream import Stream
 
 NOW_MS = 1_750_000_000_000

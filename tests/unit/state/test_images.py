@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.checkpoint import (
+    BUCKET,
     DATA,
     END,
     HEADER,
@@ -124,7 +125,7 @@ def test_content_shared_by_forks_is_written_once() -> None:
     store.create(b"a", LARGE)
     for path in (b"f", b"g", b"h"):
         store.fork(path, b"a")
-    assert kinds(store.machine) == [HEADER, DATA, STREAM, STREAM, STREAM, STREAM, END]
+    assert kinds(store.machine) == [HEADER, *[BUCKET] * 4, DATA, *[STREAM] * 4, END]
 
 
 def test_content_shared_by_forks_is_shared_again_after_a_restore() -> None:
@@ -184,7 +185,7 @@ def test_a_stream_whose_content_is_missing_is_refused() -> None:
     store = Store()
     store.create(b"a", b"1")
     blocks = [block[1:] for block in decode_blocks(memoryview(image_bytes(store.machine)))]
-    (header, _, stream, _) = blocks
+    (header, _, _, stream, _) = blocks
     restorer = Restorer()
     restorer.add(*header)
     with pytest.raises((ValueError, IndexError)):

@@ -14,7 +14,9 @@ from millstream.state.commands import (
     decode_command,
     encode_command,
 )
-from millstream.state.machine import Done, Outcome, StateMachine, decide_append
+from millstream.state.decisions import decide_append
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Done, Outcome
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import sequences
 from tests.unit.state.store import describe, image_bytes
