@@ -191,13 +191,13 @@ def test_s1_the_limit_counts_chunks_too(small_api: Api, size: int) -> None:
 
 
 def test_s1_a_small_limit_holds_for_small_snapshots_too() -> None:
-    with running_server(None, "--max-snapshot-bytes", "1000") as server:
-        with contextlib.closing(Api(server)) as api:
-            path = api.bucketed(b"one")
-            for _ in range(4):  # the server remembers heads it has seen; sizes still count
-                assert api.publish(path, token(1, 3), b"x" * 1001).status == 413
-            assert api.publish(path, token(1, 3), b"x" * 1000).status == 204
-            assert api.append(path, b"x" * 5000).status == 204
+    flags = ("--max-snapshot-bytes", "1000")
+    with running_server(None, *flags) as server, contextlib.closing(Api(server)) as api:
+        path = api.bucketed(b"one")
+        for _ in range(4):  # the server remembers heads it has seen; sizes still count
+            assert api.publish(path, token(1, 3), b"x" * 1001).status == 413
+        assert api.publish(path, token(1, 3), b"x" * 1000).status == 204
+        assert api.append(path, b"x" * 5000).status == 204
 
 
 def test_s1_a_snapshot_may_be_larger_than_any_message(api: Api) -> None:
