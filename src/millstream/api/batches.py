@@ -7,6 +7,7 @@ become one command, so they are durable together; with producer headers it is al
 from __future__ import annotations
 
 from array import array
+from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
 
@@ -16,7 +17,14 @@ from millstream.api import arguments
 from millstream.api.errors import STATUS, error_headers, respond_error
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.errors import BodyTooLarge, EmptyBody, InvalidJson, InvalidRequest, StreamError
+from millstream.errors import (
+    BodyTooLarge,
+    EmptyBody,
+    InvalidJson,
+    InvalidRequest,
+    StreamClosed,
+    StreamError,
+)
 from millstream.http.message import Request
 from millstream.limits import BATCH_BYTES_MAX, BATCH_FRAMES_MAX
 from millstream.protocol import content_types, json_mode
@@ -92,18 +100,23 @@ class Batches:
                 respond_error(request, outcome)
             return
         ordinal, byte = stream.log.tail_ordinal, stream.log.tail_byte
-        headers = b""
+        headers, is_latest = b"", True
         if command.producer_id is not None:
             assert stream.producers is not None
             producer = stream.producers[command.producer_id]
             headers = b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % producer[:2]
             ordinal, byte = producer.ordinal, producer.byte
+            is_latest = command.producer_seq == producer.seq
         headers += b"stream-next-offset: %016d_%016d\r\n" % (ordinal, byte)
         if _wants_minimal(request) and 0 not in counts:
             request.respond(204, headers)
             return
-        start = (ordinal - command.count, byte - len(command.data))
-        body = _acknowledgements(command, counts, start, outcome is Done.DUPLICATE)
+        if is_latest:
+            start = (ordinal - command.count, byte - len(command.data))
+            offsets = _frame_offsets(command, counts, start)
+        else:  # where an older batch ended is not kept; like a POST, name the producer's last place
+            offsets = [encode_offset(ordinal, byte)] * len(counts)
+        body = _acknowledgements(counts, offsets, outcome is Done.DUPLICATE)
         request.respond(200, headers + _JSON, body)
 
 
@@ -161,21 +174,21 @@ def _join_json(payloads: list[bytes]) -> Frames:
     return Frames(b"".join(parts), ends, counts)
 
 
-def _acknowledgements(
-    command: Append, counts: list[int], start: tuple[int, int], duplicate: bool
-) -> bytes:
-    """One entry per frame, in order: its status and where the stream ended with it."""
-    ends = array("I")
+def _frame_offsets(command: Append, counts: list[int], start: tuple[int, int]) -> list[str]:
+    """Where the stream ended with each frame."""
+    ends = array("I", [0])
     ends.frombytes(command.ends or array("I", [len(command.data)]).tobytes())
     ordinal, byte = start
+    return [encode_offset(ordinal + done, byte + ends[done]) for done in accumulate(counts)]
+
+
+def _acknowledgements(counts: list[int], offsets: list[str], duplicate: bool) -> bytes:
+    """One entry per frame, in order: its status and where the stream ended with it."""
     entries: list[dict[str, object]] = []
-    done = 0
-    for count in counts:
+    for count, offset in zip(counts, offsets, strict=True):
         if not count:
             entries.append(_refused(EmptyBody("the frame is empty")))
             continue
-        done += count
-        offset = encode_offset(ordinal + done, byte + ends[done - 1])
         entry: dict[str, object] = {
             "status": 204,
             "stream_next_offset": offset,
@@ -188,7 +201,10 @@ def _acknowledgements(
 
 
 def _refused(error: StreamError) -> dict[str, object]:
-    return {"status": STATUS[type(error)], "error_code": error.code, "error": error.message}
+    entry = {"status": STATUS[type(error)], "error_code": error.code, "error": error.message}
+    if isinstance(error, StreamClosed):
+        return {**entry, "stream_next_offset": error.final_offset, "stream_closed": True}
+    return entry
 
 
 def _respond_all(request: Request, frames: int, error: StreamError) -> None:
