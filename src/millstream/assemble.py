@@ -197,7 +197,7 @@ def _build_handlers(
             engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat
         ),
         namespace=NamespaceApi(engine, clock),
-        snapshots=Snapshots(engine, reads, blobs, clock, scheme),
+        snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock),
     )

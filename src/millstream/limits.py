@@ -24,6 +24,7 @@ PIPELINE_REQUESTS_MAX = (
 SSE_BUFFER_BYTES = (
     256 * KIB
 )  # unsent bytes after which a subscriber is fed from the log again, not from memory
+BOOTSTRAP_PIECE_BYTES = 64 * KIB  # of a bootstrap's body made at a time; one message may be larger
 SMALL_BLOCK_BYTES = (
     64 * KIB
 )  # small appends are merged to blocks of this size; big ones stay as they came

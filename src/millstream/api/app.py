@@ -38,7 +38,7 @@ _EXPOSED = ", ".join(
 )
 _ALLOWED = ", ".join(
     (
-        "Authorization, Content-Type, If-None-Match, Accept, Cache-Control, Last-Event-ID",
+        "Authorization, Content-Type, If-None-Match, Accept, Cache-Control, Last-Event-ID, Prefer",
         "Stream-TTL, Stream-Expires-At, Stream-Seq, Stream-Closed, Stream-Forked-From",
         "Stream-Fork-Offset, Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq",
     )

@@ -7,7 +7,6 @@ become one command, so they are durable together; with producer headers it is al
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
@@ -18,7 +17,14 @@ from millstream.api import arguments
 from millstream.api.errors import STATUS, error_headers, respond_error
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.errors import BodyTooLarge, EmptyBody, InvalidJson, InvalidRequest, StreamError
+from millstream.errors import (
+    BodyTooLarge,
+    EmptyBody,
+    InvalidJson,
+    InvalidRequest,
+    StreamClosed,
+    StreamError,
+)
 from millstream.http.message import Request
 from millstream.limits import BATCH_BYTES_MAX, BATCH_FRAMES_MAX
 from millstream.protocol import content_types, json_mode
@@ -31,6 +37,9 @@ _LENGTH = Struct(">I")
 _ENTRY = b'{"status":204,"stream_next_offset":"%016d_%016d","stream_closed":false}'
 _DUPLICATE_ENTRY = _ENTRY[:-1] + b',"duplicate":true}'
 _JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
+
+
+Place = tuple[int, int]  # ordinal, byte
 
 
 class Frames(NamedTuple):
@@ -95,18 +104,23 @@ class Batches:
                 respond_error(request, outcome)
             return
         ordinal, byte = stream.log.tail_ordinal, stream.log.tail_byte
-        headers = b""
+        headers, is_latest = b"", True
         if command.producer_id is not None:
             assert stream.producers is not None
             producer = stream.producers[command.producer_id]
             headers = b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % producer[:2]
             ordinal, byte = producer.ordinal, producer.byte
+            is_latest = command.producer_seq == producer.seq
         headers += b"stream-next-offset: %016d_%016d\r\n" % (ordinal, byte)
         if _wants_minimal(request) and 0 not in counts:
             request.respond(204, headers)
             return
-        start = (ordinal - command.count, byte - len(command.data))
-        body = _acknowledgements(command, counts, start, outcome is Done.DUPLICATE)
+        if is_latest:
+            start = (ordinal - command.count, byte - len(command.data))
+            ends = _frame_ends(command, counts, start)
+        else:  # where an older batch ended is not kept; like a POST, name the producer's last place
+            ends = [(ordinal, byte)] * len(counts)
+        body = _acknowledgements(counts, ends, outcome is Done.DUPLICATE)
         request.respond(200, headers + _JSON, body)
 
 
@@ -163,28 +177,29 @@ def _join_json(payloads: list[bytes]) -> Frames:
     return Frames(b"".join(parts), ends, counts)
 
 
-def _acknowledgements(
-    command: Append, counts: list[int], start: tuple[int, int], duplicate: bool
-) -> bytes:
-    """One entry per frame, in order: its status and where the stream ended with it."""
-    ends = array("I")
+def _frame_ends(command: Append, counts: list[int], start: Place) -> list[Place]:
+    """Where the stream ended with each frame."""
+    ends = array("I", [0])
     ends.frombytes(command.ends or array("I", [len(command.data)]).tobytes())
     ordinal, byte = start
-    if len(counts) == len(ends):  # one message per frame, as nearly always
-        lasts: Iterable[tuple[int, int]] = enumerate(ends, 1)
-    else:
-        lasts = ((done, ends[done - 1]) for done in accumulate(filter(None, counts)))
+    return [(ordinal + done, byte + ends[done]) for done in accumulate(counts)]
+
+
+def _acknowledgements(counts: list[int], ends: list[Place], duplicate: bool) -> bytes:
+    """One entry per frame, in order: its status and where the stream ended with it."""
     form = _DUPLICATE_ENTRY if duplicate else _ENTRY
-    accepted = [form % (ordinal + done, byte + end) for done, end in lasts]
+    entries = [form % end for end in ends]
     if 0 in counts:
         refused = msgspec.json.encode(_refused(EmptyBody("the frame is empty")))
-        following = iter(accepted)
-        accepted = [next(following) if count else refused for count in counts]
-    return b"[" + b",".join(accepted) + b"]"
+        entries = [e if count else refused for e, count in zip(entries, counts, strict=True)]
+    return b"[" + b",".join(entries) + b"]"
 
 
 def _refused(error: StreamError) -> dict[str, object]:
-    return {"status": STATUS[type(error)], "error_code": error.code, "error": error.message}
+    entry = {"status": STATUS[type(error)], "error_code": error.code, "error": error.message}
+    if isinstance(error, StreamClosed):
+        return {**entry, "stream_next_offset": error.final_offset, "stream_closed": True}
+    return entry
 
 
 def _respond_all(request: Request, frames: int, error: StreamError) -> None:

@@ -7,7 +7,7 @@ it began: appends and new snapshots meanwhile do not show in it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millstream.api.arguments import Query
 from millstream.api.errors import respond_error
@@ -16,6 +16,7 @@ from millstream.engine.blob_worker import BlobWorker
 from millstream.errors import InvalidRequest, SnapshotNotFound
 from millstream.http.message import Request
 from millstream.http.streaming import BodyStream
+from millstream.limits import BOOTSTRAP_PIECE_BYTES
 from millstream.protocol.content_types import DEFAULT_CONTENT_TYPE
 from millstream.state.stream import Stream
 
@@ -78,17 +79,28 @@ class Bootstrap:
         writer.write()
 
     def pieces(self, snapshot: bytes) -> Iterator[bytes]:
-        """The body: the snapshot's part, then a piece for each block of messages."""
-        yield self._part_head(self._snapshot_type)[2:] + snapshot
+        """The body: the snapshot's part, then the messages in pieces of bounded size."""
+        yield self._part_head(self._snapshot_type)[2:]
+        if snapshot:
+            yield snapshot
         for data, ends in self._blocks:
-            yield self._separator + self._separator.join(self._messages(data, ends))
+            yield from self._parts(data, ends)
         yield b"\r\n--%b--\r\n" % self._boundary
 
-    def _messages(self, data: bytes, ends: list[int]) -> Iterator[bytes]:
-        start, comma = 0, self._comma_bytes
+    def _parts(self, data: bytes, ends: Sequence[int]) -> Iterator[bytes]:
+        """The parts of one block, a few at a time: tiny messages grow manifold with their heads."""
+        start, comma, separator = 0, self._comma_bytes, self._separator
+        parts: list[bytes] = []
+        size = 0
         for end in ends:
-            yield data[start : end - comma]
+            parts += (separator, data[start : end - comma])
+            size += len(separator) + end - start
             start = end
+            if size >= BOOTSTRAP_PIECE_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield b"".join(parts)
 
 
 class PieceWriter:

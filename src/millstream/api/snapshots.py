@@ -11,6 +11,7 @@ from millstream.clock import Clock
 from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.engine import Engine
 from millstream.errors import (
+    BodyTooLarge,
     InvalidOffset,
     InvalidRequest,
     OffsetGone,
@@ -30,22 +31,32 @@ from millstream.state.stream import Snapshot, Stream
 
 def is_snapshot_url(url: bytes) -> bool:
     """Whether a body sent here may be as large as a snapshot."""
-    return b"/snapshot/" in url and not url.startswith(b"/v1/")
+    parts = url.partition(b"?")[0].split(b"/")
+    return len(parts) == 5 and parts[3] == b"snapshot" and parts[1] != b"v1"
 
 
 class Snapshots:
     def __init__(
-        self, engine: Engine, reads: Reads, blobs: BlobWorker, clock: Clock, scheme: str
+        self,
+        engine: Engine,
+        reads: Reads,
+        blobs: BlobWorker,
+        clock: Clock,
+        scheme: str,
+        bytes_max: int,
     ) -> None:
         self._engine = engine
         self._reads = reads
         self._blobs = blobs
         self._clock = clock
         self._scheme = scheme
+        self._bytes_max = bytes_max
 
     # Publish
 
     def publish(self, request: Request, key: bytes, token: bytes) -> None:
+        if len(request.body) > self._bytes_max:  # it may be set lower than other bodies may be
+            raise BodyTooLarge(f"a snapshot must not exceed {self._bytes_max} bytes")
         offset = _decode_snapshot_offset(token)
         content_type = request.headers.get(b"content-type", b"").strip()
         content_type = content_type or content_types.DEFAULT_CONTENT_TYPE

@@ -74,6 +74,7 @@ class Checkpointer:
         log.info("checkpoint", lsn=lsn, bytes=self._size_of_last)
 
     async def close(self) -> None:
-        self._engine.after_batch.remove(self.check)
+        if self.check in self._engine.after_batch:
+            self._engine.after_batch.remove(self.check)
         if self._running is not None:
             await asyncio.wait([self._running])

@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         self.body_stream: BodyStream | None = None
         self.waiting: deque[Request | Refusal] = deque()
         self.write_paused = False
+        self.unsent_bytes = 0  # when the client was last looked at while writing was paused
         self.read_paused = False
         self.dispatching = False
         self.refused = False  # whatever still arrives is thrown away
@@ -125,6 +126,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.write_paused = True
         self.blocked_since = self.server.tick
+        self.unsent_bytes = 0
 
     def resume_writing(self) -> None:
         self.write_paused = False
@@ -450,7 +452,9 @@ class Connection(asyncio.Protocol):
         """Called every second: ends what takes too long."""
         limits = self.server.limits
         if self.write_paused:
-            if tick - self.blocked_since > limits.stall_seconds:
+            if self._is_draining():
+                self.blocked_since = tick
+            elif tick - self.blocked_since > limits.stall_seconds:
                 self.abort()
         elif self.current is not None or self.refused:
             return
@@ -460,6 +464,12 @@ class Connection(asyncio.Protocol):
                 self._refuse(Refusal(408, "request_timeout", "the request did not arrive in time"))
         elif tick - self.last_data > limits.idle_seconds:
             self.close_if_idle()
+
+    def _is_draining(self) -> bool:
+        """Whether the client took some of a large answer since the last look."""
+        left = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        draining, self.unsent_bytes = left < self.unsent_bytes, left
+        return draining
 
     def close_if_idle(self) -> None:
         if self.current is None and not self.waiting and self.transport is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
@@ -209,10 +210,13 @@ class Log:
         fork.append(self.datas[block][:inside], ends, count)
         return fork
 
-    def blocks(self) -> list[tuple[bytes, list[int]]]:
-        """Everything the log holds now, block by block, with the end of each message in it."""
+    def blocks(self) -> list[tuple[bytes, Sequence[int]]]:
+        """Everything the log holds now, block by block, with the end of each message in it.
+
+        Nothing is copied: neither a block nor its ends are changed once they are in a log.
+        """
         return [
-            (data, [len(data)] if ends is None else ends.tolist())
+            (data, (len(data),) if ends is None else ends)
             for data, ends in zip(self.datas, self.ends, strict=True)
         ]
 

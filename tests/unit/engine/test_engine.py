@@ -11,7 +11,8 @@ from millstream.errors import StorageFull, StreamClosed, StreamError, StreamGone
 from millstream.journal.contract import Entry
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import Append, CreateStream
-from millstream.state.machine import Done, StateMachine
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Done
 from tests.unit.engine.world import FakeLoop, FakeWatcher, World
 
 
@@ -78,7 +79,7 @@ def test_appends_are_counted_and_refusals_are_not() -> None:
 def test_after_every_batch_the_checkpointer_may_look() -> None:
     world = World()
     seen: list[int] = []
-    world.engine.after_batch = lambda: seen.append(world.engine.applied_lsn)
+    world.engine.after_batch.append(lambda: seen.append(world.engine.applied_lsn))
     world.create()
     world.append()
     world.append()

@@ -12,7 +12,8 @@ from millstream.engine.engine import Engine
 from millstream.journal.contract import Entry
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream
-from millstream.state.machine import Outcome, StateMachine
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Outcome
 from millstream.state.stream import Stream
 
 
