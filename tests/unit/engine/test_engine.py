@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
 from millstream.clock import ManualClock
 from millstream.engine.engine import Engine
-from millstream.errors import StorageFull, StreamClosed, StreamError, StreamGone, StreamNotFound
-from millstream.journal.contract import Entry
+from millstream.errors import StorageFull, StreamClosed, StreamGone, StreamNotFound
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import Append, CreateStream
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
-from tests.unit.engine.world import FakeLoop, FakeWatcher, World
+from tests.unit.engine.world import FakeWatcher, World
 
 
 def watch(world: World, path: bytes = b"a") -> FakeWatcher:
@@ -67,6 +63,10 @@ def test_the_applied_lsn_is_the_journals() -> None:
     assert world.engine.applied_lsn == 3
 
 
+def test_before_the_first_batch_the_applied_lsn_is_the_recovered_one() -> None:
+    assert Engine(StateMachine(), MemoryJournal(), ManualClock(), 41).applied_lsn == 41
+
+
 def test_appends_are_counted_and_refusals_are_not() -> None:
     world = World()
     world.create()
@@ -87,33 +87,17 @@ def test_after_every_batch_the_checkpointer_may_look() -> None:
     assert seen == [1, 3]
 
 
-class RefusingJournal(MemoryJournal):
-    """Keeps nothing of anything."""
-
-    def start(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        committed: Callable[[list[Entry], int], None],
-        refused: Callable[[list[Entry], StreamError], None],
-    ) -> None:
-        super().start(loop, lambda batch, lsn: refused(batch, StorageFull("full")), refused)
-
-
 def test_a_refused_batch_is_answered_with_the_reason_and_changes_nothing() -> None:
-    machine, clock = StateMachine(), ManualClock()
-    loop = FakeLoop(clock)
-    engine = Engine(machine, RefusingJournal(), clock, 0)
-    engine.start(loop.asyncio_loop)
-    answers: list[tuple[int, object]] = []
+    world = World()
+    world.journal.is_full = True
     for number, path in enumerate([b"a", b"b"]):
-        command = CreateStream(clock.now_ms(), path, b"text/plain")
-        engine.submit(command, lambda context, outcome: answers.append((context, outcome)), number)
-    loop.run_ready()
-    assert [(context, type(outcome)) for context, outcome in answers] == [
+        world.submit(CreateStream(world.now_ms, path, b"text/plain"), number)
+    world.commit()
+    assert [(context, type(outcome)) for context, outcome in world.outcomes] == [
         (0, StorageFull),
         (1, StorageFull),
     ]
-    assert machine.by_path == {}
+    assert world.machine.by_path == {}
 
 
 # Finding
@@ -194,6 +178,7 @@ def test_a_delete_wakes_and_the_stream_says_that_it_ended() -> None:
     world.delete()
     world.commit()
     assert watcher.ended
+    assert world.machine.ended == []  # told once
 
 
 def test_a_delete_of_a_forked_stream_wakes_its_watchers_and_not_the_forks() -> None:

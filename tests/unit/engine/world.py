@@ -9,12 +9,15 @@ from typing import Any, cast
 
 from millstream.clock import ManualClock
 from millstream.engine.engine import Engine
+from millstream.errors import StorageFull, StreamError
 from millstream.journal.contract import Entry
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Outcome
 from millstream.state.stream import Stream
+
+ROUNDS_MAX = 5000
 
 
 class FakeLoop:
@@ -97,9 +100,11 @@ class FakeLoop:
 
     def advance(self, milliseconds: int) -> None:
         """Every timer runs at its time, not at the end of the leap."""
-        until_ms = self.clock.reading_ms + milliseconds
+        until_ms, rounds = self.clock.reading_ms + milliseconds, 0
         self.run_ready()
         while self._timers and (next_ms := min(map(self._due_ms, self._timers))) <= until_ms:
+            rounds += 1
+            assert rounds < ROUNDS_MAX, "a timer sets itself again and again"
             self.clock.reading_ms = max(self.clock.reading_ms, next_ms)
             self.fire_due_timers()
             self.run_ready()
@@ -107,12 +112,27 @@ class FakeLoop:
 
 
 class ListeningJournal(MemoryJournal):
-    """Writes down what it is asked for."""
+    """Writes down what it is asked for, and refuses everything while it is full."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_full = False
         self.submitted: list[AnyCommand] = []
         self.retired: list[int] = []
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[list[Entry], int], None],
+        refused: Callable[[list[Entry], StreamError], None],
+    ) -> None:
+        def decide(batch: list[Entry], last_lsn: int) -> None:
+            if self.is_full:
+                refused(batch, StorageFull("full"))
+            else:
+                committed(batch, last_lsn)
+
+        super().start(loop, decide, refused)
 
     def submit(self, entry: Entry) -> None:
         self.submitted.append(entry[0])

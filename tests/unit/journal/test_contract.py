@@ -167,9 +167,7 @@ def test_close_returns_when_everything_submitted_is_committed(tell: Tell, count:
 @pytest.mark.parametrize(
     "tell",
     [
-        pytest.param(
-            MemoryJournal, id="memory", marks=pytest.mark.xfail(reason="close commits only once")
-        ),
+        pytest.param(MemoryJournal, id="memory"),
         pytest.param(wal_journal, id="wal"),
     ],
     indirect=True,

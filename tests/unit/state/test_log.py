@@ -80,6 +80,24 @@ def test_every_boundary_is_where_the_list_has_it(model: Model) -> None:
     model.check()
 
 
+@given(st.lists(st.tuples(appends, st.booleans(), st.booleans()), max_size=10))
+@brief
+def test_reading_forking_and_appending_in_turns_disturb_nothing(
+    turns: list[tuple[list[list[int]], bool, bool]],
+) -> None:
+    model, forks = Model(), list[Model]()
+    for group, reads, forks_now in turns:
+        for message_sizes in group:
+            model.append(message_sizes)
+        if reads:
+            model.check()
+        if forks_now:
+            forks.append(cut(model, model.log.tail_byte - len(forks) % 2))
+            forks[-1].append([3, 5], twist=4)
+    for grown in (model, *forks):
+        grown.check()
+
+
 @given(logs, st.data())
 @brief
 def test_a_byte_names_a_message_only_where_one_begins(model: Model, data: st.DataObject) -> None:
