@@ -111,9 +111,13 @@ class Writes:
             command.fork_sub_offset = fork.sub_offset
             if fork.offset is not None:
                 command.fork_ordinal, command.fork_byte = fork.offset
-        self._add_initial_content(command, request.body)
         for involved in (command.path, command.fork_from):
             self._settle_lifetime(involved, now_ms)
+        decided = self._engine.machine.decide_create(command)
+        if decided is not None:  # the body does not matter then
+            self._created((request, command), decided)
+            return
+        self._add_initial_content(command, request.body)
         self._engine.submit(command, self._created, (request, command))
 
     def _settle_lifetime(self, key: bytes | None, now_ms: int) -> None:

@@ -219,7 +219,6 @@ def test_an_expiry_that_comes_behind_a_renewal_in_the_journal_does_nothing() -> 
     assert world.exists()
 
 
-@pytest.mark.xfail(reason="follow sets a timer for a deadline that is over: it spins")
 def test_an_expiry_that_the_journal_refuses_is_tried_again_but_not_at_once() -> None:
     world = sliding_world()
     world.journal.is_full = True

@@ -6,6 +6,7 @@ import pytest
 
 from millstream.errors import StorageFull
 from millstream.formats.wal import SEGMENT_HEADER_BYTES, SegmentHeader, decode_segment_header
+from millstream.journal.segments import SPARES_MAX
 from tests.unit.journal.fake_disk import FakeDisk
 from tests.unit.journal.log_files import (
     FOLDER,
@@ -221,8 +222,11 @@ def test_retired_files_are_kept_as_spares_but_not_without_limit() -> None:
     for payload in filled(disk, 6):
         writer.write_batch([payload])
     writer.retire(5)
-    assert 1 <= len(spares(disk)) <= 2
-    assert len(disk.files) == 1 + len(spares(disk))
+    assert len(spares(disk)) == SPARES_MAX
+    assert len(disk.files) == 1 + SPARES_MAX
+    for letter in "uvw":
+        writer.write_batch([payload_of(150, letter)])
+    assert list(recover(disk.crash(), after_lsn=5)[1]) == [6, 7, 8, 9]
 
 
 def test_a_file_of_another_size_is_not_kept_as_a_spare() -> None:
