@@ -19,11 +19,14 @@ from millstream.api.operations import Metrics
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.sse import Subscriptions
+from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.config import Config
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
+from millstream.engine.wakes import Wakes
+from millstream.engine.webhooks import Couriers
 from millstream.errors import StartupError
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
@@ -191,11 +194,14 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     scheme = "https" if tls is not None else "http"
     writes = Writes(engine, paths, clock, scheme)
     app = App(paths, writes, reads, long_polls, subscriptions)
+    app.control = SubscriptionRoutes(engine, clock, scheme)
+    wakes = Wakes(engine, Couriers(loop))
     access_log = _log_request if config.access_log else None
     server = Server(app, _http_limits(config), fixed_headers(config.cors_origin), access_log)
     app.metrics = Metrics(server, engine, long_polls, subscriptions)
     try:
         engine.start(loop)
+        wakes.start(loop)
         if checkpointer is not None:
             checkpointer.start(loop)
         address = await _listen(server, config, tls)
@@ -206,6 +212,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         server.stop_listening()
         engine.end_watchers()
         await server.close(config.shutdown_timeout)
+        wakes.stop()
         engine.lifetimes.stop()
         engine.submit_and_forget(Mark(clock.now_ms()))
         if checkpointer is not None:

@@ -8,9 +8,10 @@ from millstream.api.arguments import Query
 from millstream.api.errors import respond_error
 from millstream.api.long_poll import LongPolls
 from millstream.api.operations import Metrics, respond_health, respond_ready
-from millstream.api.paths import STREAM_ROOT, StreamPaths
+from millstream.api.paths import CONTROL_ROOT, STREAM_ROOT, StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.sse import Subscriptions
+from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.errors import MethodNotAllowed, RouteNotFound, StreamError
 from millstream.http.message import Request
@@ -53,9 +54,10 @@ def fixed_headers(cors_origin: str) -> bytes:
 
 
 class App:
-    """The handler the HTTP server calls. `metrics` is set once the server exists."""
+    """The handler the HTTP server calls. `metrics` and `control` are set before it is used."""
 
     metrics: Metrics
+    control: SubscriptionRoutes
 
     def __init__(
         self,
@@ -88,7 +90,9 @@ class App:
 
     def _handle_stream(self, request: Request) -> None:
         method = request.method
-        if method == b"POST":
+        if request.path.startswith(CONTROL_ROOT) and method != b"OPTIONS":
+            self.control.handle(request)
+        elif method == b"POST":
             request.route = "append"
             self._writes.append(request, self._paths.key(request.path))
         elif method == b"GET":

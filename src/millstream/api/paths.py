@@ -13,9 +13,12 @@ from millstream.errors import InvalidRequest
 from millstream.limits import STREAM_PATH_BYTES_MAX
 
 STREAM_ROOT = b"/v1/stream/"
+CONTROL_SEGMENT = b"__ds"  # reserved: the server's own routes, no streams
+CONTROL_ROOT = STREAM_ROOT + CONTROL_SEGMENT + b"/"
 DEFAULT_BUCKET = b"_default"
 CACHE_ENTRIES_MAX = 65_536
 
+_WILDCARDS = (b"*", b"**")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})|%")
 
 
@@ -29,7 +32,28 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 def stream_key(raw_path: bytes) -> bytes:
     """The key of the stream at this raw URL path below STREAM_ROOT."""
-    name = _ESCAPE.sub(_unescape, raw_path[len(STREAM_ROOT) :])
+    segments = _segments(raw_path[len(STREAM_ROOT) :])
+    name = b"/".join(segments)
+    return name if len(segments) > 1 else DEFAULT_BUCKET + b"/" + name
+
+
+def normal_pattern(raw_pattern: bytes) -> bytes:
+    """A glob pattern with its escapes resolved, as protocol.patterns reads it."""
+    segments = [
+        raw if raw in _WILDCARDS else _literal(segment)
+        for raw, segment in zip(raw_pattern.split(b"/"), _segments(raw_pattern), strict=True)
+    ]
+    if len(segments) == 2 and segments[0] == DEFAULT_BUCKET:
+        del segments[0]
+    return b"/".join(segments)
+
+
+def _literal(segment: bytes) -> bytes:
+    return segment.replace(b"*", b"%2A") if segment in _WILDCARDS else segment
+
+
+def _segments(raw_name: bytes) -> list[bytes]:
+    name = _ESCAPE.sub(_unescape, raw_name)
     if len(name) > STREAM_PATH_BYTES_MAX:
         raise InvalidRequest(f"a stream's path must not exceed {STREAM_PATH_BYTES_MAX} bytes")
     try:
@@ -41,7 +65,9 @@ def stream_key(raw_path: bytes) -> bytes:
     segments = name.split(b"/")
     if any(segment in (b"", b".", b"..") for segment in segments):
         raise InvalidRequest("a stream's path must not have empty, . or .. segments")
-    return name if len(segments) > 1 else DEFAULT_BUCKET + b"/" + name
+    if segments[0] == CONTROL_SEGMENT:
+        raise InvalidRequest("stream paths below __ds are reserved")
+    return segments
 
 
 class StreamPaths:
