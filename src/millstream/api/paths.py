@@ -11,11 +11,11 @@ import re
 
 from millstream.errors import InvalidRequest
 from millstream.limits import STREAM_PATH_BYTES_MAX
+from millstream.protocol.patterns import DEFAULT_BUCKET
 
 STREAM_ROOT = b"/v1/stream/"
 CONTROL_SEGMENT = b"__ds"  # reserved: the server's own routes, no streams
 CONTROL_ROOT = STREAM_ROOT + CONTROL_SEGMENT + b"/"
-DEFAULT_BUCKET = b"_default"
 CACHE_ENTRIES_MAX = 65_536
 
 _WILDCARDS = (b"*", b"**")
@@ -43,8 +43,6 @@ def normal_pattern(raw_pattern: bytes) -> bytes:
         raw if raw in _WILDCARDS else _literal(segment)
         for raw, segment in zip(raw_pattern.split(b"/"), _segments(raw_pattern), strict=True)
     ]
-    if len(segments) == 2 and segments[0] == DEFAULT_BUCKET:
-        del segments[0]
     return b"/".join(segments)
 
 

@@ -2,14 +2,14 @@
 
 Everything else in a pattern is taken literally; a segment that really is called `*` is spelled
 `%2A`. Patterns are matched against a stream's path as users write it: `a/b` for the stream `b` of
-bucket `a`, just `b` for one in the default bucket.
+bucket `a`, just `b` for one in the default bucket (which a pattern may also spell out).
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
-DEFAULT_BUCKET_PREFIX = b"_default/"
+DEFAULT_BUCKET = b"_default"
 
 
 class Wildcard(Enum):
@@ -44,7 +44,7 @@ def literal_prefix(pattern: Pattern) -> tuple[bytes, ...]:
 
 def path_of(key: bytes) -> bytes:
     """The path users write for the stream with this key; `api.paths.stream_key` turns it back."""
-    name = key.removeprefix(DEFAULT_BUCKET_PREFIX)
+    name = key.removeprefix(DEFAULT_BUCKET + b"/")
     return key if b"/" in name else name
 
 

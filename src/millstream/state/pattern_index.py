@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.protocol.patterns import (
-    DEFAULT_BUCKET_PREFIX,
+    DEFAULT_BUCKET,
     Pattern,
     Segment,
     Wildcard,
@@ -55,15 +55,23 @@ class PatternIndex:
             del parent.children[segment]
 
     def match(self, key: bytes) -> set[str]:
-        """All places at once, one segment after the other: no pattern makes this run away."""
         if not self._root.children:
             return set()
-        places = _with_empty_wildcards([self._root])
-        for segment in segments_of(key):
-            places = _with_empty_wildcards(_after(places, segment))
-            if not places:
-                return set()
-        return {subscription_id for place in places for subscription_id in place.ids}
+        found = _walk(self._root, segments_of(key))
+        bucket = self._root.children.get(DEFAULT_BUCKET)
+        if bucket is not None and key.startswith(DEFAULT_BUCKET + b"/"):
+            found |= _walk(bucket, key.split(b"/")[1:])  # a pattern that spells the bucket out
+        return found
+
+
+def _walk(start: _Node, segments: list[bytes]) -> set[str]:
+    """All places at once, one segment after the other: no pattern makes this run away."""
+    places = _with_empty_wildcards([start])
+    for segment in segments:
+        places = _with_empty_wildcards(_after(places, segment))
+        if not places:
+            return set()
+    return {subscription_id for place in places for subscription_id in place.ids}
 
 
 def _after(places: list[_Node], segment: bytes) -> list[_Node]:
@@ -93,15 +101,21 @@ def matching_keys(names: Namespace, pattern: Pattern) -> Iterator[bytes]:
     """The keys of existing streams that match; looks only at those that begin like the pattern."""
     single = PatternIndex()
     single.add(pattern, "")
-    prefix = b"/".join(literal_prefix(pattern))
-    ranges = [prefix + b"/"] if prefix else [b""]
-    if prefix and b"/" not in prefix:
-        ranges.append(DEFAULT_BUCKET_PREFIX + prefix)
-    elif len(literal_prefix(pattern)) == len(pattern):
-        ranges = [prefix]
-    for first in ranges:
-        for key in names.keys_from(first):
-            if not key.startswith(first):
-                break
-            if single.match(key):
-                yield key
+    literal = literal_prefix(pattern)
+    prefix = b"/".join(literal)
+    if len(literal) == 1:
+        yield from _exactly(names, DEFAULT_BUCKET + b"/" + prefix, single)
+    if len(literal) == len(pattern):
+        yield from _exactly(names, prefix, single)
+        return
+    first = prefix + b"/" if prefix else b""
+    for key in names.keys_from(first):
+        if not key.startswith(first):
+            break
+        if single.match(key):
+            yield key
+
+
+def _exactly(names: Namespace, key: bytes, single: PatternIndex) -> Iterator[bytes]:
+    if next(iter(names.keys_from(key)), None) == key and single.match(key):
+        yield key
