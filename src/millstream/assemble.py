@@ -23,12 +23,15 @@ from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import Subscriptions
+from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.config import Config
 from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
+from millstream.engine.wakes import Wakes
+from millstream.engine.webhooks import Couriers
 from millstream.errors import StartupError
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
@@ -226,6 +229,8 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     blobs = BlobWorker(storage.blobs, storage.machine)
     handlers = _build_handlers(config, engine, blobs, paths, storage.store_id, scheme)
     app = App(paths, handlers)
+    app.control = SubscriptionRoutes(engine, clock, scheme)
+    wakes = Wakes(engine, Couriers(loop))
     server = Server(
         app,
         _http_limits(config),
@@ -239,6 +244,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         blobs.start(loop)
         engine.after_batch.append(blobs.collect)
         engine.start(loop)
+        wakes.start(loop)
         if checkpointer is not None:
             checkpointer.start(loop)
         address = await _listen(server, config, tls)
@@ -249,6 +255,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         server.stop_listening()
         engine.end_watchers()
         await server.close(config.shutdown_timeout)
+        wakes.stop()
         engine.lifetimes.stop()
         engine.submit_and_forget(Mark(clock.now_ms()))
         if checkpointer is not None:

@@ -171,6 +171,62 @@ class AppendOutcomeUnknown(StreamError):
     changed_nothing = False
 
 
+# Subscriptions. Their code words are the protocol's own, in capitals.
+
+
+class InvalidSubscriptionRequest(StreamError):
+    code = "INVALID_REQUEST"
+
+
+class WebhookUrlRejected(StreamError):
+    """The server must not be made to call this address."""
+
+    code = "WEBHOOK_URL_REJECTED"
+
+
+class SubscriptionNotFound(StreamError):
+    code = "SUBSCRIPTION_NOT_FOUND"
+
+
+class SubscriptionExists(StreamError):
+    """The id is taken by a subscription with another configuration."""
+
+    code = "SUBSCRIPTION_ALREADY_EXISTS"
+
+
+class TokenInvalid(StreamError):
+    code = "TOKEN_INVALID"
+
+
+class TokenExpired(StreamError):
+    code = "TOKEN_EXPIRED"
+
+
+class WakeFenced(StreamError):
+    """The wake is over, or somebody else's by now."""
+
+    code = "FENCED"
+
+
+class AlreadyClaimed(StreamError):
+    code = "ALREADY_CLAIMED"
+
+    def __init__(self, message: str, current_holder: str, generation: int) -> None:
+        super().__init__(message)
+        self.current_holder = current_holder
+        self.generation = generation
+
+
+class NoPendingWork(StreamError):
+    code = "NO_PENDING_WORK"
+
+
+class InvalidAck(StreamError):
+    """The offset is no place the subscription's progress could move to."""
+
+    code = "INVALID_OFFSET"
+
+
 class StartupError(Exception):
     """The server cannot start; the message says what to change. Exit code 2."""
 

@@ -13,6 +13,7 @@ from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics, respond_health, respond_ready
 from millstream.api.paths import (
+    CONTROL_ROOT,
     RESERVED_BUCKETS,
     RESERVED_STREAM,
     STREAM_ROOT,
@@ -24,6 +25,7 @@ from millstream.api.paths import (
 from millstream.api.reads import Reads
 from millstream.api.snapshots import Snapshots
 from millstream.api.sse import Subscriptions
+from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.errors import MethodNotAllowed, RouteNotFound, StreamError
 from millstream.http.message import Request
@@ -78,9 +80,10 @@ class Handlers(NamedTuple):
 
 
 class App:
-    """The handler the HTTP server calls. `metrics` is set once the server exists."""
+    """The handler the HTTP server calls. `metrics` and `control` are set before it is used."""
 
     metrics: Metrics
+    control: SubscriptionRoutes
 
     def __init__(self, paths: StreamPaths, handlers: Handlers) -> None:
         self._paths = paths
@@ -102,6 +105,10 @@ class App:
             if key is not None and request.method == b"POST":
                 request.route = "append"
                 self._append(request, key)
+            elif request.method == b"OPTIONS":
+                self._preflight(request)
+            elif request.path.startswith(CONTROL_ROOT):
+                self.control.handle(request)
             elif request.path.startswith(STREAM_ROOT):
                 self._handle_stream(request, self._paths.key(request.path), lenient=True)
             else:
@@ -125,8 +132,6 @@ class App:
         elif method == b"DELETE":
             request.route = "delete"
             self._writes.delete(request, key)
-        elif method == b"OPTIONS":
-            self._preflight(request)
         else:
             raise _not_allowed("GET, HEAD, PUT, POST, DELETE")
 
@@ -144,9 +149,6 @@ class App:
             self._handlers.long_polls.open(request, key, query)
 
     def _handle_other(self, request: Request) -> None:
-        if request.method == b"OPTIONS":
-            self._preflight(request)
-            return
         if request.method == b"PUT" and request.path[1:] in RESERVED_BUCKETS:
             check_bucket_id(request.path[1:], new=True)
         operation = self._operations.get(request.path)

@@ -9,12 +9,13 @@ import msgspec
 
 from millstream.api.arguments import Query
 from millstream.api.errors import respond_error
-from millstream.api.paths import DEFAULT_BUCKET, check_bucket_id, display_name
+from millstream.api.paths import check_bucket_id, display_name
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import BucketNotFound, InvalidRequest, StreamError
 from millstream.http.message import Request
 from millstream.protocol.durations import encode_timestamp
+from millstream.protocol.patterns import DEFAULT_BUCKET
 from millstream.state.buckets import Bucket, split_key
 from millstream.state.commands import CreateBucket, DeleteBucket
 from millstream.state.decisions import bucket_not_found

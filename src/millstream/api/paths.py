@@ -13,14 +13,17 @@ from urllib.parse import unquote_to_bytes
 
 from millstream.errors import InvalidRequest
 from millstream.limits import BUCKETED_KEY_BYTES_MAX, STREAM_PATH_BYTES_MAX
+from millstream.protocol.patterns import DEFAULT_BUCKET
 
 STREAM_ROOT = b"/v1/stream/"
-DEFAULT_BUCKET = b"_default"
+CONTROL_SEGMENT = b"__ds"  # reserved: the server's own routes, no streams
+CONTROL_ROOT = STREAM_ROOT + CONTROL_SEGMENT + b"/"
 CACHE_ENTRIES_MAX = 65_536
 RESERVED_BUCKETS = frozenset((b"healthz", b"readyz", b"metrics", b"console", b"__ursula", b"__ds"))
 RESERVED_STREAM = b"streams"
 
 _BUCKET_ID = re.compile(rb"[a-z0-9_-]{4,64}")
+_WILDCARDS = (b"*", b"**")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})|%")
 
 
@@ -34,7 +37,26 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 def stream_key(raw_path: bytes) -> bytes:
     """The key of the stream at this raw URL path below STREAM_ROOT."""
-    name = _ESCAPE.sub(_unescape, raw_path[len(STREAM_ROOT) :])
+    segments = _segments(raw_path[len(STREAM_ROOT) :])
+    name = b"/".join(segments)
+    return name if len(segments) > 1 else DEFAULT_BUCKET + b"/" + name
+
+
+def normal_pattern(raw_pattern: bytes) -> bytes:
+    """A glob pattern with its escapes resolved, as protocol.patterns reads it."""
+    segments = [
+        raw if raw in _WILDCARDS else _literal(segment)
+        for raw, segment in zip(raw_pattern.split(b"/"), _segments(raw_pattern), strict=True)
+    ]
+    return b"/".join(segments)
+
+
+def _literal(segment: bytes) -> bytes:
+    return segment.replace(b"*", b"%2A") if segment in _WILDCARDS else segment
+
+
+def _segments(raw_name: bytes) -> list[bytes]:
+    name = _ESCAPE.sub(_unescape, raw_name)
     if len(name) > STREAM_PATH_BYTES_MAX:
         raise InvalidRequest(f"a stream's path must not exceed {STREAM_PATH_BYTES_MAX} bytes")
     try:
@@ -46,7 +68,9 @@ def stream_key(raw_path: bytes) -> bytes:
     segments = name.split(b"/")
     if any(segment in (b"", b".", b"..") for segment in segments):
         raise InvalidRequest("a stream's path must not have empty, . or .. segments")
-    return name if len(segments) > 1 else DEFAULT_BUCKET + b"/" + name
+    if segments[0] == CONTROL_SEGMENT:
+        raise InvalidRequest("stream paths below __ds are reserved")
+    return segments
 
 
 def check_bucket_id(bucket: bytes, *, new: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from millstream.clock import Clock
@@ -40,6 +40,7 @@ class Engine:
         self.watcher_count = 0
         self.lifetimes = Lifetimes(self)
         self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
+        self.attend_subscriptions: Callable[[Iterable[str]], None] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.journal.start(loop, self._committed, self._refused)
@@ -82,10 +83,21 @@ class Engine:
         if self.machine.ended:
             woken.update(self.machine.ended)
             self.machine.ended.clear()
+        if self.machine.subscriptions.stirred:
+            self._attend_subscriptions(woken)
         for stream_id in woken:
             self._wake(stream_id)
         for call in self.after_batch:
             call()
+
+    def _attend_subscriptions(self, woken: set[int]) -> None:
+        """Once per batch in which any of them changed."""
+        subscriptions = self.machine.subscriptions
+        stirred, subscriptions.stirred = subscriptions.stirred, {}
+        woken.update(subscriptions.grown)
+        subscriptions.grown.clear()
+        if self.attend_subscriptions is not None:
+            self.attend_subscriptions(stirred)
 
     @staticmethod
     def _refused(batch: list[Entry], error: StreamError) -> None:

@@ -3,8 +3,8 @@
     block   kind u8 | length u32 | crc u32 (over kind, length and payload) | payload
 
 Kinds: HEADER (what it covers), DATA (raw bytes of one content block, shared by forks, numbered from
-0 in file order), BUCKET and STREAM (MessagePack; buckets come first), END (how many DATA
-and STREAM blocks came before).
+0 in file order), BUCKET and STREAM (MessagePack; buckets come first), KEYS and SUBSCRIPTION
+(MessagePack; after the streams), END (how many DATA and STREAM blocks came before).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from millstream.formats.wal import crc32c
 
 HEADER, DATA, STREAM, END, BUCKET = 1, 2, 3, 4, 5
+SUBSCRIPTION, KEYS = 20, 21
 FORMAT = 1
 
 _LEAD = Struct("<BI")
@@ -60,6 +61,36 @@ class StreamImage(msgspec.Struct, array_like=True):
 class BucketImage(msgspec.Struct, array_like=True):
     name: bytes
     created_ms: int
+
+
+class KeysImage(msgspec.Struct, array_like=True):
+    """The secrets behind webhook signatures and wake tokens."""
+
+    signing_seed: bytes
+    token_key: bytes
+
+
+class SubscriptionImage(msgspec.Struct, array_like=True):
+    """One subscription; streams are named by key."""
+
+    subscription_id: str
+    base_url: str
+    created_ms: int
+    lease_ttl_ms: int
+    pattern: bytes | None
+    streams: tuple[bytes, ...]
+    webhook_url: str | None
+    wake_stream: bytes | None
+    description: str | None
+    links: list[tuple[bytes, int, int, bool, bool]]  # key, acked ordinal and byte, explicit, glob
+    pending: list[bytes]  # keys of links with work, oldest first
+    generation: int
+    wake_id: str | None
+    is_delivered: bool
+    holder: str | None
+    lease_deadline_ms: int | None
+    retries: int
+    next_attempt_ms: int
 
 
 class CheckpointEnd(msgspec.Struct, array_like=True):

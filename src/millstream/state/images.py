@@ -26,6 +26,12 @@ from millstream.formats.checkpoint import (
 from millstream.state.log import Ends, Log, decode_ends
 from millstream.state.machine import StateMachine
 from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
+from millstream.state.subscription_images import (
+    SUBSCRIPTION_KINDS,
+    SubscriptionBlock,
+    capture_subscriptions,
+    restore_subscription_block,
+)
 
 _encode = msgspec.msgpack.encode
 _stream_decoder = msgspec.msgpack.Decoder(StreamImage)
@@ -41,6 +47,7 @@ class Capture(NamedTuple):
     next_stream_id: int
     buckets: list[BucketImage]
     streams: list[CapturedStream]
+    subscriptions: list[SubscriptionBlock]
 
 
 def capture(machine: StateMachine) -> Capture:
@@ -49,6 +56,7 @@ def capture(machine: StateMachine) -> Capture:
         machine.next_stream_id,
         [BucketImage(b.name, b.created_ms) for b in machine.names.buckets.values()],
         [_capture_stream(stream) for stream in machine.by_id.values()],
+        capture_subscriptions(machine.subscriptions),
     )
 
 
@@ -94,6 +102,8 @@ def encode_capture(captured: Capture, store_id: str, lsn: int) -> Iterator[bytes
             encoded_ends = b"" if ends is None else ends.tobytes()
             stream.image.blocks.append((number, count, encoded_ends))
         yield encode_block(STREAM, _encode(stream.image))
+    for kind, image in captured.subscriptions:
+        yield encode_block(kind, _encode(image))
     yield encode_block(END, _encode(CheckpointEnd(len(numbers), len(captured.streams))))
 
 
@@ -118,6 +128,8 @@ class Restorer:
             self.machine.names.add_bucket(bucket.name, bucket.created_ms)
         elif kind == STREAM:
             self._add_stream(_stream_decoder.decode(payload))
+        elif kind in SUBSCRIPTION_KINDS:
+            restore_subscription_block(self.machine.subscriptions, kind, payload)
         elif kind == END:
             end = msgspec.msgpack.decode(payload, type=CheckpointEnd)
             if (end.datas, end.streams) != (len(self._datas), self._streams):

@@ -47,6 +47,7 @@ from millstream.state.decisions import (
 from millstream.state.log import Log, decode_ends
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
+from millstream.state.subscriptions import Subscriptions
 
 
 class StateMachine:
@@ -58,7 +59,9 @@ class StateMachine:
         self.blob_uses: dict[str, int] = {}  # blob -> snapshots that are it; forks share them
         self.ended: list[int] = []  # streams that ended since the engine last looked
         self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
+        self.subscriptions = Subscriptions(self)
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
+            **self.subscriptions.appliers(),
             Append: self.apply_append,
             CreateStream: self._apply_create,
             DeleteStream: self._apply_delete,
@@ -114,6 +117,7 @@ class StateMachine:
         if command.count:
             stream.log.append(command.data, decode_ends(command.ends), command.count)
         stream.closed = command.closed
+        self.subscriptions.stream_created(stream)
         return Done.CREATED
 
     def _plan_fork(self, command: CreateStream) -> tuple[Stream, ForkOrigin, Log] | StreamError:
@@ -214,6 +218,8 @@ class StateMachine:
         if command.count:
             ends = decode_ends(command.ends) if command.ends else None
             stream.log.append(command.data, ends, command.count)
+            if stream.subscribers is not None:
+                self.subscriptions.stream_grew(stream)
         if command.producer_id is not None or command.stream_seq is not None:
             _record_writer(stream, command)
         if command.closes:
@@ -276,6 +282,8 @@ class StateMachine:
             self._remove(source)
 
     def _leave_names(self, stream: Stream) -> None:
+        if stream.subscribers is not None:
+            self.subscriptions.stream_ended(stream)
         self.names.remove(stream.path)
         self._set_snapshot(stream, None)
 

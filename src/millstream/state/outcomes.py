@@ -19,6 +19,7 @@ class Done(Enum):
     PUBLISHED = auto()
     TOUCHED = auto()
     NOTHING = auto()
+    ACCEPTED = auto()  # a subscription moved on
 
 
 Outcome = Done | StreamError  # a refusal is returned, not raised: it is an answer

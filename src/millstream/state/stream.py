@@ -66,6 +66,7 @@ class Stream:
         "snapshot",
         "stream_id",
         "stream_seq",
+        "subscribers",
         "touched_ms",
         "ttl_ms",
     )
@@ -91,6 +92,7 @@ class Stream:
         self.producers: dict[bytes, Producer] | None = None
         self.stream_seq: bytes | None = None
         self.snapshot: Snapshot | None = None
+        self.subscribers: tuple[str, ...] | None = None  # subscriptions that follow it
         self.log = Log()
 
     @property
