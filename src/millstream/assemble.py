@@ -13,16 +13,21 @@ from typing import NamedTuple
 
 import structlog
 
-from millstream.api.app import App, fixed_headers
+from millstream.api.app import App, Handlers, fixed_headers
+from millstream.api.batches import Batches
+from millstream.api.bootstrap import Bootstraps
 from millstream.api.long_poll import LongPolls
+from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
+from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import Subscriptions
 from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.config import Config
+from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.wakes import Wakes
@@ -35,12 +40,13 @@ from millstream.journal.contract import Journal
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
-from millstream.journal.recovery import recover_log
+from millstream.journal.recovery import holds_whole_log, recover_log
 from millstream.journal.segments import SegmentWriter
 from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES
 from millstream.state.commands import Mark, decode_command
 from millstream.state.machine import StateMachine
+from millstream.tier.blobs import BlobStore, FileBlobs, MemoryBlobs
 
 log = structlog.get_logger("millstream")
 
@@ -52,6 +58,7 @@ class Storage(NamedTuple):
     journal: Journal
     lsn: int
     store_id: str
+    blobs: BlobStore
     folder: DataFolder | None
     log_bytes: int
 
@@ -71,7 +78,8 @@ class Stop:
 def open_storage(config: Config, stop: Stop) -> Storage:
     """Recovers what the data folder holds. Raises StartupError; blocks while it reads."""
     if config.memory:
-        return Storage(StateMachine(), MemoryJournal(), 0, secrets.token_hex(16), None, 0)
+        store_id = secrets.token_hex(16)
+        return Storage(StateMachine(), MemoryJournal(), 0, store_id, MemoryBlobs(), None, 0)
     folder = DataFolder(config.data_dir)
     try:
         return _recover(config, folder, stop)
@@ -82,7 +90,12 @@ def open_storage(config: Config, stop: Stop) -> Storage:
 
 def _recover(config: Config, folder: DataFolder, stop: Stop) -> Storage:
     disk = OsDisk()
-    machine, checkpoint_lsn = load_checkpoint(disk, folder.checkpoints, folder.store_id)
+    machine, checkpoint_lsn = load_checkpoint(
+        disk,
+        folder.checkpoints,
+        folder.store_id,
+        may_start_over=holds_whole_log(disk, folder.wal),
+    )
     replayed = 0
 
     def replay(lsn: int, payload: bytes) -> None:
@@ -111,18 +124,20 @@ def _recover(config: Config, folder: DataFolder, stop: Stop) -> Storage:
     )
 
     def fail(error: OSError) -> None:
-        log.error("the log cannot be written; stopping", error=str(error))
         stop.request(exit_code=1)
+        log.error("the log cannot be written; stopping", error=str(error))
 
     journal = WalJournal(writer, fail)
     lsn = recovered.next_lsn - 1
-    return Storage(machine, journal, lsn, folder.store_id, folder, writer.log_bytes)
+    blobs = FileBlobs(folder.path / "snapshots")
+    return Storage(machine, journal, lsn, folder.store_id, blobs, folder, writer.log_bytes)
 
 
 def _http_limits(config: Config) -> HttpLimits:
     return HttpLimits(
         header_bytes=config.max_header_bytes,
         body_bytes=config.max_body_bytes,
+        large_body_bytes=config.max_snapshot_bytes,
         body_bytes_in_flight=config.max_inflight_body_bytes,
         connections=config.max_connections,
         idle_seconds=config.idle_timeout,
@@ -167,6 +182,31 @@ async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) ->
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _build_handlers(
+    config: Config,
+    engine: Engine,
+    blobs: BlobWorker,
+    paths: StreamPaths,
+    store_id: str,
+    scheme: str,
+) -> Handlers:
+    loop, clock = asyncio.get_running_loop(), engine.clock
+    reads = Reads(engine, clock, store_id, config.page_bytes)
+    return Handlers(
+        writes=Writes(engine, paths, clock, scheme),
+        reads=reads,
+        long_polls=LongPolls(engine, reads, clock, loop, config.long_poll_timeout),
+        subscriptions=Subscriptions(
+            engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat
+        ),
+        namespace=NamespaceApi(engine, clock),
+        snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
+        bootstraps=Bootstraps(reads, blobs),
+        batches=Batches(engine, clock),
+        control=SubscriptionRoutes(engine, clock, scheme),
+    )
+
+
 @contextlib.asynccontextmanager
 async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
@@ -186,20 +226,23 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
             wal_bytes_recovered=storage.log_bytes,
         )
     paths = StreamPaths()
-    reads = Reads(engine, clock, storage.store_id, config.page_bytes)
-    long_polls = LongPolls(engine, reads, clock, loop, config.long_poll_timeout)
-    subscriptions = Subscriptions(
-        engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat
-    )
     scheme = "https" if tls is not None else "http"
-    writes = Writes(engine, paths, clock, scheme)
-    app = App(paths, writes, reads, long_polls, subscriptions)
-    app.control = SubscriptionRoutes(engine, clock, scheme)
+    blobs = BlobWorker(storage.blobs, storage.machine)
+    handlers = _build_handlers(config, engine, blobs, paths, storage.store_id, scheme)
+    app = App(paths, handlers)
     wakes = Wakes(engine, Couriers(loop))
-    access_log = _log_request if config.access_log else None
-    server = Server(app, _http_limits(config), fixed_headers(config.cors_origin), access_log)
-    app.metrics = Metrics(server, engine, long_polls, subscriptions)
+    server = Server(
+        app,
+        _http_limits(config),
+        fixed_headers(config.cors_origin),
+        _log_request if config.access_log else None,
+        is_snapshot_url,
+    )
+    app.metrics = Metrics(server, engine, handlers.long_polls, handlers.subscriptions)
     try:
+        await asyncio.to_thread(blobs.clear_leftovers)
+        blobs.start(loop)
+        engine.after_batch.append(blobs.collect)
         engine.start(loop)
         wakes.start(loop)
         if checkpointer is not None:
@@ -218,6 +261,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         if checkpointer is not None:
             await checkpointer.close()
         await storage.journal.close()
+        blobs.close()
         if storage.folder is not None:
             storage.folder.close()
 

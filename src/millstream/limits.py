@@ -13,6 +13,10 @@ TTL_SECONDS_MAX = (
     100 * 365 * 86_400
 )  # a century; beyond it arithmetic on dates stops meaning anything
 
+BATCH_FRAMES_MAX = 512  # one answer entry each; what other servers of this route allow
+BATCH_BYTES_MAX = 32 * MIB
+BUCKETED_KEY_BYTES_MAX = 122  # bucket, slash and stream on the bucketed surface
+
 LONG_POLL_SECONDS_MAX = 60.0  # a longer wait dies in proxies anyway
 PIPELINE_REQUESTS_MAX = (
     32  # requests of one connection parsed ahead of their turn; reading pauses beyond
@@ -20,6 +24,7 @@ PIPELINE_REQUESTS_MAX = (
 SSE_BUFFER_BYTES = (
     256 * KIB
 )  # unsent bytes after which a subscriber is fed from the log again, not from memory
+BOOTSTRAP_PIECE_BYTES = 64 * KIB  # of a bootstrap's body made at a time; one message may be larger
 SMALL_BLOCK_BYTES = (
     64 * KIB
 )  # small appends are merged to blocks of this size; big ones stay as they came

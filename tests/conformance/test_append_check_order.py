@@ -1,7 +1,7 @@
 """When a request is wrong in two ways, the documented first one is answered, and nothing moves.
 
 The order: syntax 400, missing 404 or soft-deleted 410, producer (403, 400, 204, 409), closed 409,
-content type 409, Stream-Seq 409.
+content type 409, Stream-Seq 409, JSON 400.
 """
 
 from __future__ import annotations
@@ -96,6 +96,22 @@ def test_content_type_comes_before_stream_seq(memory_api: Api) -> None:
     assert [wrong_type.status, old_seq.status, both.status] == [409, 409, 409]
     assert error_code(both) == error_code(wrong_type) != error_code(old_seq)
     assert "stream-closed" not in both.headers
+
+
+def test_json_is_judged_last(api: Api) -> None:
+    path, broken = api.stream(content_type=JSON), b"{broken"
+    first = {**producer("p", 5, 0), "Stream-Seq": "m"}
+    assert api.append(path, b"1", JSON, first).status == 200
+    assert api.append(path, broken, JSON, producer("p", 4, 0)).status == 403
+    assert api.append(path, broken, JSON, producer("p", 5, 0)).status == 204
+    assert api.append(path, broken, WRONG_TYPE).status == 409
+    assert api.append(path, broken, JSON, {"Stream-Seq": "a"}).status == 409
+    for content_type in (JSON, WRONG_TYPE):
+        gap = api.append(path, broken, content_type, producer("p", 5, 9))
+        assert (gap.status, gap.headers["producer-expected-seq"]) == (409, "1")
+    assert api.append(path, broken, JSON).status == 400
+    api.close_stream(path)
+    assert api.append(path, broken, JSON).headers["stream-closed"] == "true"
 
 
 def test_a_refused_append_does_not_move_the_producer(api: Api) -> None:

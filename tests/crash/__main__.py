@@ -27,8 +27,11 @@ def main() -> int:
     began = time.monotonic()
     for number, seed in enumerate(range(first, first + count), 1):
         print(f"seed {seed}: round {number} of {count}", flush=True)
-        folder = arguments.folder or Path(tempfile.mkdtemp(prefix=f"millstream-crash-{seed}-"))
-        folder.mkdir(parents=True, exist_ok=True)
+        if arguments.folder is None:
+            folder = Path(tempfile.mkdtemp(prefix=f"millstream-crash-{seed}-"))
+        else:
+            folder = arguments.folder / f"seed-{seed}"
+            folder.mkdir(parents=True)
         try:
             report = run_round(seed, folder, arguments.generations)
         except RoundFailed as failure:

@@ -125,11 +125,20 @@ class Placed:
 
 @dataclass(frozen=True)
 class Loose:
-    """Has no known place: whole, at most once, and exactly once when `required`."""
+    """Has no known place: whole, at most once, and exactly once when `required`.
+
+    In a fork it may be cut where the fork begins: `cut` is that place.
+    """
 
     payload: Content
     label: str
     required: bool = False
+    cut: int | None = None
+
+    def end_from(self, begin: int) -> int:
+        """Where the piece ends when it begins there."""
+        end = begin + len(self.payload)
+        return self.cut if self.cut is not None and begin < self.cut < end else end
 
 
 @dataclass
@@ -185,7 +194,7 @@ def _fill_gap(
     for piece in chosen:
         remaining.remove(piece)
         layout.starts[piece.label] = position
-        position += len(piece.payload)
+        position = piece.end_from(position)
         layout.ends.append(position)
 
 
@@ -193,8 +202,8 @@ def _tile(content: Content, begin: int, end: int, pieces: Sequence[Loose]) -> li
     if begin == end:
         return []
     for index, piece in enumerate(pieces):
-        stop = begin + len(piece.payload)
-        if stop <= end and content[begin:stop] == piece.payload:
+        stop = piece.end_from(begin)
+        if stop <= end and content[begin:stop] == piece.payload[: stop - begin]:
             rest = _tile(content, stop, end, [*pieces[:index], *pieces[index + 1 :]])
             if rest is not None:
                 return [piece, *rest]

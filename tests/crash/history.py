@@ -201,7 +201,10 @@ def _expect_inherited(history: History, inc: Incarnation, content: Content) -> E
             placed.append((piece, end))
         elif piece.start < cut:
             placed.append((replace(piece, payload=piece.payload[: cut - piece.start]), None))
-    loose = [replace(piece, required=False) for piece in source.loose]
+    loose = [
+        replace(piece, required=False, cut=cut if piece.cut is None else min(cut, piece.cut))
+        for piece in source.loose
+    ]
     return Expectation(source.settled[:cut], placed, loose)
 
 

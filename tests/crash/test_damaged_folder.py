@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from millstream.errors import DamagedData
 from millstream.formats.checkpoint import BLOCK_HEADER_BYTES
 from millstream.journal.checkpoints import checkpoint_name, load_checkpoint, store_checkpoint
 from millstream.journal.disk import OsDisk
+from millstream.journal.recovery import recover_log
 from millstream.state.commands import decode_command
 from millstream.state.images import capture, encode_capture
 from millstream.state.machine import StateMachine
@@ -24,10 +26,17 @@ from tests.crash.content import Kind
 from tests.crash.simulated_disk import SimulatedDisk
 from tests.crash.stories import State, Step, Story, check_state, leave_reference_store, tell
 from tests.crash.test_damaged_wal import FLAGS, Store, flip, load_store
-from tests.crash.wal_files import build_record, load_wal, parse_records, scan_records, segment_names
+from tests.crash.wal_files import (
+    Header,
+    build_record,
+    load_wal,
+    parse_records,
+    scan_records,
+    segment_names,
+)
 from tests.support.server import ServerProcess, running_server
 
-CHECKPOINTS = "/data/checkpoints"
+CHECKPOINTS, WAL = "/data/checkpoints", "/data/wal"
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +166,8 @@ def test_a_record_inside_a_message_of_a_recycled_file_proves_nothing(tmp_path: P
     """A stream that carries log bytes (of another store, or made up) must not stop a restart."""
     folder = tmp_path / "data"
     flags = ("--wal-segment-bytes", "8192", "--checkpoint-wal-bytes", "8192")
-    looks_real = build_record(0, 10**9, b"a record of some other log")
+    other = Header(1, 1, 0x0123456789ABCDEF, "0" * 32)
+    looks_real = build_record(other, 0, 10**9, b"a record of some other log")
     steps = [Step("PUT", "backup", Kind.BINARY, b"")]
     server = ServerProcess(folder, *flags)
     try:
@@ -166,7 +176,7 @@ def test_a_record_inside_a_message_of_a_recycled_file_proves_nothing(tmp_path: P
             step = Step("POST", "backup", Kind.BINARY, b"some log: " + looks_real * 10)
             tell(server, [[step]])
             steps.append(step)
-            if len(steps) > 30 and holds_foreign_record_behind_tail(folder):
+            if len(steps) > 30 and holds_foreign_record_behind_tail(folder, other):
                 break
         else:
             raise AssertionError("no file was recycled")
@@ -181,12 +191,12 @@ def test_a_record_inside_a_message_of_a_recycled_file_proves_nothing(tmp_path: P
             client.close()
 
 
-def holds_foreign_record_behind_tail(folder: Path) -> bool:
+def holds_foreign_record_behind_tail(folder: Path, other: Header) -> bool:
     files = load_wal(folder / "wal")
     content = files[segment_names(files)[-1]]
     records = parse_records(content)
     behind = records[-1].end if records else 64
-    return any(record.lsn == 10**9 for record in scan_records(content, behind))
+    return any(record.lsn == 10**9 for record in scan_records(other, content, behind))
 
 
 # --- checkpoints -----------------------------------------------------------------------------
@@ -287,14 +297,29 @@ def test_a_checkpoint_ahead_of_a_torn_log_goes_on_behind_the_checkpoint(
     check_serves(folder, store.story.state_after(len(store.payloads)), store.story)
 
 
-def test_every_damage_to_a_checkpoint_is_found(store: Store) -> None:
-    blocks = encode_checkpoint(store, len(store.payloads))
-    name = checkpoint_name(len(store.payloads))
+def boot(store: Store, lsn: int, checkpoint: bytes) -> int:
+    """Recovers in memory from a checkpoint and the last segment alone; the last lsn."""
+    disk = SimulatedDisk()
+    disk.put(CHECKPOINTS, {checkpoint_name(lsn): checkpoint})
+    disk.put(WAL, {store.last_name: store.files[store.last_name]})
+    _, after = load_checkpoint(disk, CHECKPOINTS, store.store_id)
+    return recover_log(disk, WAL, store.store_id, after, lambda *_: None).next_lsn - 1
+
+
+def test_every_damage_to_a_checkpoint_that_is_needed_is_found(store: Store) -> None:
+    lsn = store.last_records[2].lsn
+    blocks = encode_checkpoint(store, lsn)
+    assert boot(store, lsn, b"".join(blocks)) == len(store.payloads)
     for damaged in damaged_contents(blocks, random.Random(5)):
-        disk = SimulatedDisk()
-        disk.put(CHECKPOINTS, {name: damaged})
-        with pytest.raises(DamagedData, match=name):
-            load_checkpoint(disk, CHECKPOINTS, store.store_id)
+        with pytest.raises(DamagedData):
+            boot(store, lsn, damaged)
+
+
+def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
+    lsn = store.last_records[2].lsn
+    other = replace(store, store_id="f" * 32)
+    with pytest.raises(DamagedData):
+        boot(store, lsn, b"".join(encode_checkpoint(other, lsn)))
 
 
 def damaged_contents(blocks: list[bytes], dice: random.Random) -> Iterator[bytes]:
@@ -307,13 +332,6 @@ def damaged_contents(blocks: list[bytes], dice: random.Random) -> Iterator[bytes
         yield content[:begin]
         yield content[:begin] + content[end:]
         begin = end
-
-
-def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
-    disk = SimulatedDisk()
-    disk.put(CHECKPOINTS, {checkpoint_name(5): b"".join(encode_checkpoint(store, 5))})
-    with pytest.raises(DamagedData, match="store"):
-        load_checkpoint(disk, CHECKPOINTS, "f" * 32)
 
 
 def test_a_stored_checkpoint_replaces_the_older_ones(store: Store, folder: Path) -> None:

@@ -41,7 +41,7 @@ WAL, CHECKPOINTS = "/data/wal", "/data/checkpoints"
 SEGMENT_BYTES = 4096
 FLAGS = ("--wal-segment-bytes", str(SEGMENT_BYTES))
 HEADER_FIELDS = {"magic": 0, "length": 4, "crc": 8, "index": 12, "lsn": 16}
-SEGMENT_FIELDS = {"magic": 0, "segment": 8, "first_lsn": 16, "store_id": 24, "crc": 56}
+SEGMENT_FIELDS = {"magic": 0, "segment": 8, "first_lsn": 16, "salt": 24, "store_id": 32, "crc": 48}
 
 
 @dataclass(frozen=True)
@@ -298,8 +298,11 @@ def test_a_message_that_holds_log_records_proves_nothing_when_it_is_torn(
     """Somebody keeps copies of log files in a stream; the last such append is torn at a crash."""
     content, records = store.files[store.last_name], store.last_records
     end, lsn = records[-1].end, records[-1].lsn + 1
-    of_another_log = build_record(0, lsn + ahead, b"not a record of this log")
-    torn = bytearray(build_record(0, lsn, b"message: " + of_another_log + b" and more"))
+    header = parse_header(content)
+    assert header is not None
+    other = replace(header, salt=header.salt ^ 0x0000000100000001)
+    of_another_log = build_record(other, 0, lsn + ahead, b"not a record of this log")
+    torn = bytearray(build_record(header, 0, lsn, b"message: " + of_another_log + b" and more"))
     torn[0:20] = bytes(20)
     files = store.with_file(store.last_name, (content[:end] + torn).ljust(len(content), b"\0"))
     check_recovery(store, files, Served(lsn - 1), "a record inside a message")

@@ -76,7 +76,7 @@ class Witness:
             record.payload
             for name, inode in self.disk.folders[WAL].durable.items()
             if name.endswith(SEGMENT_SUFFIX)
-            for record in find_records(inode.durable, 0)
+            for record in find_records(inode.durable, 0, self.writer.salt)
         }
 
     async def run(self, appends: int) -> None:

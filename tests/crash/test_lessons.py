@@ -12,7 +12,13 @@ import pytest
 
 from tests.crash.content import Kind
 from tests.crash.stories import State, Step, Story, check_state, tell
-from tests.crash.wal_files import load_wal, parse_records, scan_records, segment_names
+from tests.crash.wal_files import (
+    load_wal,
+    parse_header,
+    parse_records,
+    scan_records,
+    segment_names,
+)
 from tests.crash.writers import BASE
 from tests.support.http import Client, EventStream
 from tests.support.server import ServerProcess, running_server
@@ -80,8 +86,12 @@ def test_recycled_segments_hold_old_records_and_do_no_harm(tmp_path: Path) -> No
 
 
 def holds_old_records(content: bytes) -> bool:
-    records = parse_records(content)
-    return bool(records) and bool(scan_records(content, records[-1].end))
+    header, records = parse_header(content), parse_records(content)
+    return (
+        header is not None
+        and bool(records)
+        and bool(scan_records(header, content, records[-1].end))
+    )
 
 
 def test_an_acknowledged_delete_stays_deleted(tmp_path: Path) -> None:

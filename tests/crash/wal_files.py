@@ -15,8 +15,6 @@ import google_crc32c
 
 SEGMENT_HEADER_BYTES = 64
 RECORD_HEADER_BYTES = 24
-RECORD_MAGIC = struct.pack("<I", 0x4D53524C)
-
 Files = dict[str, bytes]  # the wal folder: name to content
 
 
@@ -24,7 +22,16 @@ Files = dict[str, bytes]  # the wal folder: name to content
 class Header:
     segment: int
     first_lsn: int
+    salt: int
     store_id: str
+
+    @property
+    def mark(self) -> bytes:
+        return struct.pack("<Q", self.salt)[:4]
+
+    @property
+    def mask(self) -> int:
+        return self.salt >> 32
 
 
 @dataclass(frozen=True)
@@ -65,51 +72,58 @@ def segment_names(files: Mapping[str, bytes]) -> list[str]:
 def parse_header(data: bytes) -> Header | None:
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
-    magic, segment, first_lsn, store_id, crc = struct.unpack_from("<8sQQ32sI", data)
-    if magic != b"MSWAL001" or crc != google_crc32c.value(data[:56]):
+    magic, segment, first_lsn, salt, store_id, crc = struct.unpack_from("<8sQQQ16sI", data)
+    if magic != b"MSWAL001" or crc != google_crc32c.value(data[:48]):
         return None
-    return Header(segment, first_lsn, store_id.decode("ascii", "replace"))
+    return Header(segment, first_lsn, salt, store_id.hex())
 
 
 def build_header(header: Header) -> bytes:
     lead = struct.pack(
-        "<8sQQ32s", b"MSWAL001", header.segment, header.first_lsn, header.store_id.encode()
+        "<8sQQQ16s",
+        b"MSWAL001",
+        header.segment,
+        header.first_lsn,
+        header.salt,
+        bytes.fromhex(header.store_id),
     )
-    return lead + struct.pack("<II", google_crc32c.value(lead), 0)
+    return lead + struct.pack("<I12x", google_crc32c.value(lead))
 
 
-def parse_record(data: bytes, position: int) -> Record | None:
-    if position + RECORD_HEADER_BYTES > len(data) or data[position : position + 4] != RECORD_MAGIC:
+def parse_record(header: Header, data: bytes, position: int) -> Record | None:
+    if position + RECORD_HEADER_BYTES > len(data) or data[position : position + 4] != header.mark:
         return None
     length, crc, index, lsn = struct.unpack_from("<IIIQ", data, position + 4)
     end = position + RECORD_HEADER_BYTES + length
-    if end > len(data) or crc != google_crc32c.value(data[position + 12 : end]):
+    if end > len(data) or crc ^ header.mask != google_crc32c.value(data[position + 12 : end]):
         return None
     return Record(position, end, index, lsn, data[position + RECORD_HEADER_BYTES : end])
 
 
-def build_record(index: int, lsn: int, payload: bytes) -> bytes:
+def build_record(header: Header, index: int, lsn: int, payload: bytes) -> bytes:
     body = struct.pack("<IQ", index, lsn) + payload
-    return RECORD_MAGIC + struct.pack("<II", len(payload), google_crc32c.value(body)) + body
+    crc = google_crc32c.value(body) ^ header.mask
+    return header.mark + struct.pack("<II", len(payload), crc) + body
 
 
 def parse_records(data: bytes) -> list[Record]:
     """The unbroken run of records from the segment's start."""
     header = parse_header(data)
     records = list[Record]()
-    position = SEGMENT_HEADER_BYTES
-    expected = header.first_lsn if header else 0
-    while (record := parse_record(data, position)) is not None and record.lsn == expected:
+    if header is None:
+        return records
+    position, expected = SEGMENT_HEADER_BYTES, header.first_lsn
+    while (record := parse_record(header, data, position)) is not None and record.lsn == expected:
         records.append(record)
         position, expected = record.end, expected + 1
     return records
 
 
-def scan_records(data: bytes, position: int) -> list[Record]:
+def scan_records(header: Header, data: bytes, position: int) -> list[Record]:
     """Every sound record at any byte from `position` on."""
     found = list[Record]()
-    while (position := data.find(RECORD_MAGIC, position)) >= 0:
-        record = parse_record(data, position)
+    while (position := data.find(header.mark, position)) >= 0:
+        record = parse_record(header, data, position)
         if record is not None:
             found.append(record)
         position += 1
@@ -123,12 +137,12 @@ def judge(files: Mapping[str, bytes], store_id: str, after_lsn: int = 0) -> Verd
     for name in list(names):
         header = parse_header(files[name])
         if header is None:
-            if name == names[-1] and not scan_records(files[name], 0):
-                names.remove(name)  # died before its first record
+            if name == names[-1] and not files[name][SEGMENT_HEADER_BYTES:].strip(b"\0"):
+                names.remove(name)  # nothing was ever written behind the header
                 continue
             return Refused((name,), 0)
         if header.store_id != store_id:
-            return Refused((name,), 24)
+            return Refused((name,), 32)
         if f"{header.segment:016d}.wal" != name:
             return Refused((name,), 8)
         headers.append(header)
@@ -147,6 +161,6 @@ def judge(files: Mapping[str, bytes], store_id: str, after_lsn: int = 0) -> Verd
                 return Refused((name, missing, names[number + 1]), None)
             if headers[number + 1].first_lsn != expected:
                 return Refused((name,), end)
-        elif any(r.lsn - r.index > expected for r in scan_records(files[name], end)):
+        elif any(r.lsn - r.index > expected for r in scan_records(header, files[name], end)):
             return Refused((name,), end)
     return Served(max(expected - 1, after_lsn))

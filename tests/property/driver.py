@@ -68,6 +68,7 @@ class Driver:
         self.model = Model()
         self.prefix = f"/v1/stream/{uuid.uuid4().hex}"
         self.tags = dict[str, tuple[str, Stream, str, bool]]()
+        self.client.close()  # every example opens a connection of its own
 
     @property
     def client(self) -> Client:
@@ -78,7 +79,7 @@ class Driver:
 
     def tell(self, story: Story) -> None:
         for stream, kind in enumerate(story.kinds):
-            self.do(Create(stream, kind, body=None, closed=False, ttl=None))
+            self.do(Create(stream, kind, body=None, closed=False, lifetime=None))
         for chapter in story.chapters:
             self.tell_chapter(chapter)
 
@@ -98,9 +99,10 @@ class Driver:
         path = self.path(operation.stream)
         messages = [] if operation.body is None else operation.body.messages(operation.kind)
         expected = self.model.create(
-            path, operation.kind, messages, operation.closed, operation.ttl, None
+            path, operation.kind, messages, operation.closed, operation.lifetime, None
         )
-        self.put(path, operation, operation.kind, messages, expected, {})
+        headers = {"Content-Type": operation.kind}
+        self.put(path, operation, encode(operation.kind, messages), expected, headers)
 
     @do.register
     def fork(self, operation: Fork) -> None:
@@ -117,20 +119,21 @@ class Driver:
             headers["Stream-Fork-Offset"] = spell(source, offset)
         if operation.sub_offset:
             headers["Stream-Fork-Sub-Offset"] = str(operation.sub_offset)
+        if operation.kind is not None:
+            headers["Content-Type"] = operation.kind
         kind = operation.kind or ("" if source is None else source.content_type)
         messages = [] if operation.body is None or not kind else operation.body.messages(kind)
         fork_from = ForkFrom(source_path, offset, operation.sub_offset)
         expected = self.model.create(
-            path, operation.kind, messages, operation.closed, operation.ttl, fork_from
+            path, operation.kind, messages, operation.closed, operation.lifetime, fork_from
         )
-        self.put(path, operation, kind if operation.kind else None, messages, expected, headers)
+        self.put(path, operation, encode(kind, messages), expected, headers)
 
     def put(
         self,
         path: str,
         operation: Create | Fork,
-        content_type: str | None,
-        messages: list[bytes],
+        body: bytes | None,
         expected: Answer | None,
         headers: dict[str, str],
     ) -> None:
@@ -138,12 +141,10 @@ class Driver:
             return
         if operation.closed:
             headers["Stream-Closed"] = "true"
-        if operation.ttl is not None:
-            headers["Stream-TTL"] = operation.ttl
-        stream = self.model.streams.get(path)
-        kind = content_type or ("" if stream is None else stream.content_type)
-        body = encode(kind, messages)
-        check(self.client.put(path, body, headers=headers, content_type=content_type), expected)
+        if operation.lifetime is not None:
+            name = "Stream-TTL" if operation.lifetime.isdigit() else "Stream-Expires-At"
+            headers[name] = operation.lifetime
+        check(self.client.put(path, body, headers=headers), expected)
 
     @do.register
     def append(self, operation: Append) -> None:

@@ -43,8 +43,8 @@ class Stream:
     content_type: str
     messages: list[bytes] = field(default_factory=list)
     closed: bool = False
-    ttl: str | None = None
-    ttl_asked: str | None = None
+    lifetime: str | None = None  # seconds of a sliding window, or the time of an absolute end
+    lifetime_asked: str | None = None
     fork_from: ForkFrom | None = None
     producers: dict[str, tuple[int, int]] = field(default_factory=dict)
     last_seq: str | None = None
@@ -78,16 +78,16 @@ class Model:
         content_type: str | None,
         messages: list[bytes],
         closed: bool,
-        ttl: str | None,
+        lifetime: str | None,
         fork_from: ForkFrom | None,
     ) -> Answer | None:
         known = self.streams.get(path)
         if known is not None:
-            return self.create_again(known, content_type, closed, ttl, fork_from)
+            return self.create_again(known, content_type, closed, lifetime, fork_from)
         if fork_from is not None:
-            return self.fork(path, content_type, messages, closed, ttl, fork_from)
+            return self.fork(path, content_type, messages, closed, lifetime, fork_from)
         assert content_type is not None
-        stream = Stream(content_type, list(messages), closed, ttl, ttl)
+        stream = Stream(content_type, list(messages), closed, lifetime, lifetime)
         self.streams[path] = stream
         return Answer(201, stream.tail, closed)
 
@@ -96,14 +96,14 @@ class Model:
         known: Stream,
         content_type: str | None,
         closed: bool,
-        ttl: str | None,
+        lifetime: str | None,
         fork_from: ForkFrom | None,
     ) -> Answer | None:
         if known.deleted:
             return Answer(409)
         same = content_type in (None, known.content_type) and closed == known.closed
-        if ttl != known.ttl_asked:
-            if known.ttl_asked is None and ttl == known.ttl:
+        if lifetime != known.lifetime_asked:
+            if known.lifetime_asked is None and lifetime == known.lifetime:
                 return None  # asking by its value for what was inherited
             same = False
         if fork_from is None or known.fork_from is None:
@@ -127,7 +127,7 @@ class Model:
         content_type: str | None,
         messages: list[bytes],
         closed: bool,
-        ttl: str | None,
+        lifetime: str | None,
         fork_from: ForkFrom,
     ) -> Answer | None:
         source = self.streams.get(fork_from.source)
@@ -141,7 +141,11 @@ class Model:
             # Which of two faults is named first is left open.
             return None if wrong_type and inherited is None else Answer(409 if wrong_type else 400)
         stream = Stream(source.content_type, inherited + messages, closed)
-        stream.ttl, stream.ttl_asked, stream.fork_from = ttl or source.ttl, ttl, fork_from
+        stream.lifetime, stream.lifetime_asked, stream.fork_from = (
+            lifetime or source.lifetime,
+            lifetime,
+            fork_from,
+        )
         source.forks += 1
         self.streams[path] = stream
         return Answer(201, stream.tail, closed)
@@ -212,8 +216,9 @@ class Model:
             return Answer(404)
         if stream.deleted:
             return Answer(410)
-        ttl = () if stream.ttl is None else (("stream-ttl", stream.ttl),)
-        return Answer(200, stream.tail, stream.closed, ttl)
+        window = stream.lifetime is not None and stream.lifetime.isdigit()
+        headers = (("stream-ttl", str(stream.lifetime)),) if window else ()
+        return Answer(200, stream.tail, stream.closed, headers)
 
 
 def inherit(source: Stream, fork_from: ForkFrom) -> list[bytes] | None:

@@ -35,7 +35,7 @@ class Create:
     kind: str
     body: Body | None
     closed: bool
-    ttl: str | None
+    lifetime: str | None
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Fork:
     kind: str | None
     body: Body | None
     closed: bool
-    ttl: str | None
+    lifetime: str | None
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ BODIES = st.builds(
     repeat=st.sampled_from([1, 1, 1, 1, 1, 1, 100]),
 )
 INDEXES = st.integers(0, STREAMS - 1)
-TTLS = st.sampled_from([None, None, None, "3600", "7200"])
+LIFETIMES = st.sampled_from([None, None, None, None, "3600", "7200", "2040-01-01T00:00:00Z"])
 RARELY = st.sampled_from([False] * 14 + [True])
 APPENDS = st.builds(
     Append,
@@ -148,7 +148,7 @@ CREATES = st.builds(
     kind=st.sampled_from(KINDS),
     body=st.none() | BODIES,
     closed=RARELY,
-    ttl=TTLS,
+    lifetime=LIFETIMES,
 )
 FORKS = st.builds(
     Fork,
@@ -160,7 +160,7 @@ FORKS = st.builds(
     kind=st.sampled_from([None, None, *KINDS]),
     body=st.none() | BODIES,
     closed=RARELY,
-    ttl=TTLS,
+    lifetime=LIFETIMES,
 )
 READS = st.builds(Read, INDEXES, st.integers(0, 20), st.sampled_from([1, 7, 40, 1000, 10**6]))
 MISREADS = st.builds(Misread, INDEXES, st.integers(-1, 2), st.integers(-2, 2))

@@ -19,6 +19,8 @@ from millstream.protocol.offsets import NOW_TOKEN, Offset, decode_offset
 _DIGITS = re.compile(rb"[0-9]{1,16}")
 _STRICT_INTEGER = re.compile(rb"0|[1-9][0-9]{0,15}")
 
+_PRODUCER_HEADERS = frozenset((b"producer-id", b"producer-epoch", b"producer-seq"))
+
 Headers = dict[bytes, bytes]
 
 
@@ -35,11 +37,11 @@ def says_true(headers: Headers, name: bytes) -> bool:
 
 def producer_claim(headers: Headers) -> ProducerClaim | None:
     """None when there is none: the three headers go together."""
+    if _PRODUCER_HEADERS.isdisjoint(headers):
+        return None
     producer_id = headers.get(b"producer-id")
     epoch = headers.get(b"producer-epoch")
     seq = headers.get(b"producer-seq")
-    if producer_id is None and epoch is None and seq is None:
-        return None
     if producer_id is None or epoch is None or seq is None:
         raise InvalidRequest(
             "send Producer-Id, Producer-Epoch and Producer-Seq together or not at all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.api import arguments
 from millstream.api.errors import respond_error
-from millstream.api.paths import STREAM_ROOT, StreamPaths
+from millstream.api.paths import StreamPaths
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
@@ -25,6 +25,8 @@ Waiting = tuple[Request, Stream, Append]
 class Writes:
     def __init__(self, engine: Engine, paths: StreamPaths, clock: Clock, scheme: str) -> None:
         self._engine = engine
+        self._submit = engine.journal.submit
+        self._by_path = engine.machine.by_path
         self._paths = paths
         self._clock = clock
         self._scheme = scheme.encode()
@@ -42,11 +44,16 @@ class Writes:
             raise EmptyBody("the body is empty; only a request with Stream-Closed: true may be")
         claim = arguments.producer_claim(headers)
         now_ms = self._clock.now_ms()
-        stream = self._engine.find(key, now_ms)
-        command = Append(now_ms, stream.stream_id, body, b"", 1 if body else 0)
-        if body:
-            same = content_type == stream.content_type
-            command.content_type = stream.essence if same else content_types.essence(content_type)
+        stream = self._by_path.get(key)
+        if stream is None or stream.deleted or stream.is_mortal:
+            stream = self._engine.find(key, now_ms)
+        if body and content_type == stream.content_type:
+            command = Append(now_ms, stream.stream_id, body, b"", 1, stream.essence)
+        elif body:
+            essence = content_types.essence(content_type)
+            command = Append(now_ms, stream.stream_id, body, b"", 1, essence)
+        else:
+            command = Append(now_ms, stream.stream_id)
         if closes:
             command.closes = True
         if claim is not None:
@@ -58,8 +65,11 @@ class Writes:
             self._appended((request, stream, command), decided)
             return
         if body and stream.is_json:
-            _split_json(command)
-        self._engine.submit(command, self._appended, (request, stream, command))
+            problem = _split_json(command)
+            if problem is not None:
+                self._appended((request, stream, command), decided or problem)
+                return
+        self._submit((command, self._appended, (request, stream, command)))
 
     @staticmethod
     def _appended(waiting: Waiting, outcome: Outcome) -> None:
@@ -67,22 +77,21 @@ class Writes:
         if isinstance(outcome, StreamError):
             respond_error(request, outcome, _closure_headers(stream, outcome))
             return
-        log = stream.log
-        headers = b"stream-next-offset: %016d_%016d\r\n" % (log.tail_ordinal, log.tail_byte)
-        if stream.closed:
-            headers += _CLOSED
-        status = 204
+        ordinal, byte, status, headers = stream.log.tail_ordinal, stream.log.tail_byte, 204, b""
         if command.producer_id is not None:
             assert stream.producers is not None
-            epoch, seq = stream.producers[command.producer_id]
-            headers += b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % (epoch, seq)
+            epoch, seq, ordinal, byte = stream.producers[command.producer_id]
+            headers = b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % (epoch, seq)
             if outcome is Done.APPENDED and command.count:
                 status = 200
-        request.respond(status, headers)
+        headers += b"stream-next-offset: %016d_%016d\r\n" % (ordinal, byte)
+        if stream.closed:
+            headers += _CLOSED
+        request.connection.send_response(request, status, headers, b"")
 
     # Create and fork
 
-    def create(self, request: Request, key: bytes) -> None:
+    def create(self, request: Request, key: bytes, implies_bucket: bool) -> None:
         headers = request.headers
         given = arguments.lifetime(headers)
         fork = arguments.fork_request(headers)
@@ -95,15 +104,20 @@ class Writes:
             given.expires_at_ms,
             arguments.says_true(headers, b"stream-closed"),
             lifetime_given=fork is None or given.is_given,
+            implies_bucket=implies_bucket,
         )
         if fork is not None:
             command.fork_from = self._source_key(fork.source)
             command.fork_sub_offset = fork.sub_offset
             if fork.offset is not None:
                 command.fork_ordinal, command.fork_byte = fork.offset
-        self._add_initial_content(command, request.body)
         for involved in (command.path, command.fork_from):
             self._settle_lifetime(involved, now_ms)
+        decided = self._engine.machine.decide_create(command)
+        if decided is not None:  # the body does not matter then
+            self._created((request, command), decided)
+            return
+        self._add_initial_content(command, request.body)
         self._engine.submit(command, self._created, (request, command))
 
     def _settle_lifetime(self, key: bytes | None, now_ms: int) -> None:
@@ -127,9 +141,7 @@ class Writes:
         return content_types.DEFAULT_CONTENT_TYPE
 
     def _source_key(self, raw_path: bytes) -> bytes:
-        if not raw_path.startswith(STREAM_ROOT):
-            raise InvalidRequest("Stream-Forked-From must be a path such as /v1/stream/name")
-        return self._paths.key(raw_path)
+        return self._paths.any_key(raw_path)
 
     @staticmethod
     def _add_initial_content(command: CreateStream, body: bytes) -> None:
@@ -176,10 +188,15 @@ class Writes:
             request.respond(204, _NO_STORE)
 
 
-def _split_json(command: Append) -> None:
-    command.data, command.ends, command.count = json_mode.split_body(command.data)
+def _split_json(command: Append) -> InvalidJson | None:
+    """Replaces the body by its messages, or says why it has none."""
+    try:
+        command.data, command.ends, command.count = json_mode.split_body(command.data)
+    except InvalidJson as error:
+        return error
     if not command.count:
-        raise InvalidJson("an empty array appends nothing; send at least one message")
+        return InvalidJson("an empty array appends nothing; send at least one message")
+    return None
 
 
 def _closure_headers(stream: Stream, refusal: StreamError) -> bytes:

@@ -66,6 +66,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
     configure_logs(config.log_format, config.log_level)
     # Requests make no cycles; a full collection over millions of messages would pause everybody.
     gc.set_threshold(100_000, 50, 1000)
+    # The log's thread must not wait long for the interpreter once its bytes are on disk.
+    sys.setswitchinterval(0.0001)
     return uvloop.run(serve(config))
 
 

@@ -10,7 +10,7 @@ from millstream.clock import Clock
 from millstream.engine.lifetimes import Lifetimes
 from millstream.errors import StreamError, StreamNotFound
 from millstream.journal.contract import Entry, Journal, Reply
-from millstream.state.commands import AnyCommand
+from millstream.state.commands import AnyCommand, Append
 from millstream.state.decisions import gone
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done, Outcome
@@ -39,7 +39,7 @@ class Engine:
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
         self.lifetimes = Lifetimes(self)
-        self.after_batch: Callable[[], None] | None = None
+        self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
         self.attend_subscriptions: Callable[[Iterable[str]], None] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -55,9 +55,7 @@ class Engine:
             raise StreamNotFound("stream does not exist")
         if stream.deleted:
             raise gone(stream)
-        if (
-            stream.ttl_ms is not None or stream.expires_at_ms is not None
-        ) and not self.lifetimes.confirm_alive(stream, now_ms):
+        if stream.is_mortal and not self.lifetimes.confirm_alive(stream, now_ms):
             raise StreamNotFound("stream does not exist")
         return stream
 
@@ -70,10 +68,11 @@ class Engine:
     # From the journal
 
     def _committed(self, batch: list[Entry], last_lsn: int) -> None:
-        apply, watchers, appended, appends = self.machine.apply, self.watchers, Done.APPENDED, 0
+        apply, apply_append = self.machine.apply, self.machine.apply_append
+        watchers, appended, appends = self.watchers, Done.APPENDED, 0
         woken: set[int] = set()
         for command, reply, context in batch:
-            outcome = apply(command)
+            outcome = apply_append(command) if type(command) is Append else apply(command)
             reply(context, outcome)
             if outcome is appended:
                 appends += 1
@@ -88,8 +87,8 @@ class Engine:
             self._attend_subscriptions(woken)
         for stream_id in woken:
             self._wake(stream_id)
-        if self.after_batch is not None:
-            self.after_batch()
+        for call in self.after_batch:
+            call()
 
     def _attend_subscriptions(self, woken: set[int]) -> None:
         """Once per batch in which any of them changed."""

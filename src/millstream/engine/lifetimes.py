@@ -10,13 +10,16 @@ import asyncio
 import heapq
 from typing import TYPE_CHECKING
 
+from millstream.errors import StreamError
 from millstream.state.commands import ExpireStream, TouchStream
+from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
 if TYPE_CHECKING:
     from millstream.engine.engine import Engine
 
 TOUCHES_PER_WINDOW = 4
+RETRY_SECONDS = 1.0
 SLEEP_SECONDS_MAX = 3600.0  # the wall clock may be set; look again now and then
 
 
@@ -24,6 +27,7 @@ class Lifetimes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._due: list[tuple[int, int]] = []  # (deadline_ms, stream_id), earliest first
+        self._touching: set[int] = set()  # streams whose renewal is on its way to the journal
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
@@ -45,12 +49,25 @@ class Lifetimes:
         if stream.ttl_ms is None:
             return
         stream.accessed_ms = now_ms
-        if now_ms - stream.touched_ms >= stream.ttl_ms // TOUCHES_PER_WINDOW:
-            self._engine.submit_and_forget(TouchStream(now_ms, stream.stream_id))
+        if (
+            now_ms - stream.touched_ms >= stream.ttl_ms // TOUCHES_PER_WINDOW
+            and stream.stream_id not in self._touching
+        ):
+            self._touching.add(stream.stream_id)
+            touch = TouchStream(now_ms, stream.stream_id)
+            self._engine.submit(touch, self._touched, stream.stream_id)
+
+    def _touched(self, stream_id: int, outcome: Outcome) -> None:
+        self._touching.discard(stream_id)
+
+    @staticmethod
+    def is_over(stream: Stream, now_ms: int) -> bool:
+        deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
+        return deadline is not None and now_ms >= deadline
 
     def confirm_alive(self, stream: Stream, now_ms: int) -> bool:
-        deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
-        if deadline is not None and now_ms >= deadline:
+        """Not over; and the journal knows or will know why before anything else of this stream."""
+        if self.is_over(stream, now_ms):
             return False
         if stream.is_expired(now_ms):
             self._engine.submit_and_forget(TouchStream(stream.accessed_ms, stream.stream_id))
@@ -80,11 +97,22 @@ class Lifetimes:
             if self.confirm_alive(stream, now_ms):
                 again.append(stream)
             else:
-                self._engine.submit_and_forget(ExpireStream(now_ms, stream_id))
+                expire = ExpireStream(now_ms, stream_id)
+                self._engine.submit(expire, self._expired, stream_id)
         for stream in again:
             self.follow(stream)
         if self._due and self._timer is None:
             self._set_timer()
+
+    def _expired(self, stream_id: int, outcome: Outcome) -> None:
+        """A renewal that came before it in the journal wins: then the stream is followed again."""
+        stream = self._engine.machine.by_id.get(stream_id)
+        if outcome is Done.DELETED or stream is None:
+            return
+        if isinstance(outcome, StreamError):  # the journal has no room: try again, not at once
+            self._loop.call_later(RETRY_SECONDS, self.follow, stream)
+        else:
+            self.follow(stream)
 
     def stop(self) -> None:
         """Tells the journal every renewal it has not heard of, so that a restart knows."""

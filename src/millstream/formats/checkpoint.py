@@ -48,7 +48,7 @@ class StreamImage(msgspec.Struct, array_like=True):
     deleted: bool
     forks: int
     origin: tuple[int, bytes, int, int, int] | None
-    producers: dict[bytes, tuple[int, int]] | None
+    producers: dict[bytes, tuple[int, int, int, int]] | None
     stream_seq: bytes | None
     blocks: list[
         tuple[int, int, bytes]

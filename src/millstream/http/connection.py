@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from millstream.http.known_heads import split_request_line
+from millstream.http.known_heads import KnownLine
 from millstream.http.message import STATUS_LINES, Body, Request
 from millstream.http.streaming import BodyStream
 from millstream.limits import PIPELINE_REQUESTS_MAX
@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         self.body_stream: BodyStream | None = None
         self.waiting: deque[Request | Refusal] = deque()
         self.write_paused = False
+        self.unsent_bytes = 0  # when the client was last looked at while writing was paused
         self.read_paused = False
         self.dispatching = False
         self.refused = False  # whatever still arrives is thrown away
@@ -54,6 +55,7 @@ class Connection(asyncio.Protocol):
         self.progress = self.stalled_bytes = 0
         self.completed = 0  # requests the parser finished
         self.last_block = b""
+        self.last_line = (b"", b"", b"")
         self.last_headers: dict[bytes, bytes] = {}
         self.reading_since = 0  # tick at which the request being read began; 0: none
         self.last_data = self.blocked_since = server.tick
@@ -124,6 +126,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.write_paused = True
         self.blocked_since = self.server.tick
+        self.unsent_bytes = 0
 
     def resume_writing(self) -> None:
         self.write_paused = False
@@ -137,28 +140,29 @@ class Connection(asyncio.Protocol):
     # From the parser
 
     def _read_known_head(self, data: bytes, head_end: int) -> bool:
-        """Reads a whole request whose header block is known; False: the parser has to."""
+        """Reads a whole request whose line and header block are known; False: the parser has to."""
+        known_heads = self.server.known_heads
         line_end = data.find(b"\r\n")
-        known = self.server.known_heads.find(data[line_end:head_end])
+        known = known_heads.blocks.get(data[line_end:head_end])
         if known is None or len(data) != head_end + 4 + known.body_bytes:
             return False
-        line = split_request_line(data[:line_end])
-        if line is None or len(line[1]) > URL_BYTES_MAX:
-            return False
-        if known.body_bytes > CHARGED_BODY_BYTES:
+        line = known_heads.lines.get(data[:line_end])
+        if line is None or known.body_bytes > CHARGED_BODY_BYTES:
             return False  # large bodies go through the accounting
-        path, query = line[1], b""
-        if b"?" in path:
-            path, _, query = path.partition(b"?")
-        request = Request(self, line[0], path, query, known.headers, data[head_end + 4 :])
-        self._take(request)
+        request = Request(self, line[0], line[1], line[2], known[0], data[head_end + 4 :])
+        if self.current is None and not self.waiting and not self.write_paused:
+            self._dispatch(request)
+        else:
+            self.waiting.append(request)
         return True
 
     def _learn_head(self, data: bytes, head_end: int) -> None:
         """Twice in a row on one connection: it will come again."""
-        block = data[data.find(b"\r\n") : head_end]
+        line_end = data.find(b"\r\n")
+        block = data[line_end:head_end]
         if block == self.last_block:
-            self.server.known_heads.remember(block, self.last_headers)
+            line = KnownLine(*self.last_line)
+            self.server.known_heads.remember(data[:line_end], line, block, self.last_headers)
         self.last_block = block
 
     def on_message_begin(self) -> None:
@@ -206,7 +210,7 @@ class Connection(asyncio.Protocol):
         self.progress = 0
         if b"content-length" in headers:
             if int(headers[b"content-length"]) > limits.body_bytes:
-                raise _body_refusal(limits.body_bytes)
+                self._check_body_size(int(headers[b"content-length"]))
         elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise Refusal(501, "unknown_transfer_encoding", "only chunked is understood")
         if b"expect" in headers and self.current is None and not self.waiting:
@@ -231,7 +235,14 @@ class Connection(asyncio.Protocol):
         if self.body_bytes > CHARGED_BODY_BYTES:
             self._charge_body(len(part))
         if self.body_bytes > self.server.limits.body_bytes:
-            raise _body_refusal(self.server.limits.body_bytes)
+            self._check_body_size(self.body_bytes)
+
+    def _check_body_size(self, size: int) -> None:
+        limits = self.server.limits
+        large = self.server.is_large(self.url)
+        limit = max(limits.body_bytes, limits.large_body_bytes) if large else limits.body_bytes
+        if size > limit:
+            raise _body_refusal(limit)
 
     def on_message_complete(self) -> None:
         parser, url, body = self.parser, self.url, self.body
@@ -250,10 +261,8 @@ class Connection(asyncio.Protocol):
             self._judge_version(request)
         self.completed += 1
         self.last_headers = self.headers
+        self.last_line = (request.method, path, query)
         self._begin_request()
-        self._take(request)
-
-    def _take(self, request: Request) -> None:
         if self.current is None and not self.waiting and not self.write_paused:
             self._dispatch(request)
         else:
@@ -309,7 +318,16 @@ class Connection(asyncio.Protocol):
             self._write_with_body(request, status, headers, body)
         if server.access_log is not None:
             server.access_log(request, status)
-        self._finish(request)
+        if (
+            self.waiting
+            or self.charged_bytes
+            or self.half_closed
+            or not request.keep_alive
+            or server.is_closing
+        ):
+            self._finish(request)
+        else:
+            self.current = None
 
     def _write_with_body(self, request: Request, status: int, headers: bytes, body: Body) -> None:
         assert self.transport is not None
@@ -434,7 +452,9 @@ class Connection(asyncio.Protocol):
         """Called every second: ends what takes too long."""
         limits = self.server.limits
         if self.write_paused:
-            if tick - self.blocked_since > limits.stall_seconds:
+            if self._is_draining():
+                self.blocked_since = tick
+            elif tick - self.blocked_since > limits.stall_seconds:
                 self.abort()
         elif self.current is not None or self.refused:
             return
@@ -444,6 +464,12 @@ class Connection(asyncio.Protocol):
                 self._refuse(Refusal(408, "request_timeout", "the request did not arrive in time"))
         elif tick - self.last_data > limits.idle_seconds:
             self.close_if_idle()
+
+    def _is_draining(self) -> bool:
+        """Whether the client took some of a large answer since the last look."""
+        left = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        draining, self.unsent_bytes = left < self.unsent_bytes, left
+        return draining
 
     def close_if_idle(self) -> None:
         if self.current is None and not self.waiting and self.transport is not None:

@@ -1,8 +1,9 @@
-"""Heads seen before: most clients send the same header block again and again.
+"""Heads seen before: most clients send the same request line and header block again and again.
 
-A block that the strict parser accepted once, and that came twice in a row on one connection, is
-remembered with what it means. A request with exactly these bytes is then read without the parser.
-Only plain heads qualify: a body of known length, no Connection, Expect, Upgrade, Transfer-Encoding.
+Bytes that the strict parser accepted once are remembered with what they mean: a header block when
+it came twice in a row on one connection, a request line when it came with such a block. A request
+of exactly these bytes is then read without the parser. Only plain heads qualify: HTTP/1.1, a body
+of known length, no Connection, Expect, Upgrade, Transfer-Encoding.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 HEADS_MAX = 4096
-HEAD_BYTES_MAX = 2048
+LINES_MAX = 65_536
+BYTES_MAX = 2048
 
 _NOT_PLAIN = frozenset((b"connection", b"expect", b"upgrade", b"transfer-encoding"))
-_METHODS = frozenset((b"POST", b"GET", b"PUT", b"HEAD", b"DELETE", b"OPTIONS"))
-_URL_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~:/?[]@!$&'()*+,;=%"
 
 
 class KnownHead(NamedTuple):
@@ -22,29 +22,29 @@ class KnownHead(NamedTuple):
     body_bytes: int
 
 
+class KnownLine(NamedTuple):
+    method: bytes
+    path: bytes
+    query: bytes
+
+
 class KnownHeads:
+    """`blocks`: what stands between request line and blank line; `lines`: request lines."""
+
     def __init__(self) -> None:
-        self._heads: dict[bytes, KnownHead] = {}
+        self.blocks: dict[bytes, KnownHead] = {}
+        self.lines: dict[bytes, KnownLine] = {}
 
-    def find(self, block: bytes) -> KnownHead | None:
-        return self._heads.get(block)
-
-    def remember(self, block: bytes, headers: dict[bytes, bytes]) -> None:
-        """`block` is everything between the request line and the blank line."""
-        if len(block) > HEAD_BYTES_MAX or not _NOT_PLAIN.isdisjoint(headers):
+    def remember(
+        self, line: bytes, known: KnownLine, block: bytes, headers: dict[bytes, bytes]
+    ) -> None:
+        if len(block) + len(line) > BYTES_MAX or not _NOT_PLAIN.isdisjoint(headers):
             return
-        if len(self._heads) >= HEADS_MAX:
-            self._heads.clear()
-        body_bytes = int(headers.get(b"content-length", b"0"))
-        self._heads[block] = KnownHead(headers, body_bytes)
-
-
-def split_request_line(line: bytes) -> tuple[bytes, bytes] | None:
-    """(method, URL) of an ordinary HTTP/1.1 request line; None: let the parser judge it."""
-    parts = line.split(b" ")
-    if len(parts) != 3 or parts[2] != b"HTTP/1.1" or parts[0] not in _METHODS:
-        return None
-    url = parts[1]
-    if url[:1] != b"/" or url.translate(None, _URL_BYTES):
-        return None
-    return parts[0], url
+        if not line.endswith(b" HTTP/1.1"):
+            return
+        if len(self.blocks) >= HEADS_MAX:
+            self.blocks.clear()
+        if len(self.lines) >= LINES_MAX:
+            self.lines.clear()
+        self.blocks[block] = KnownHead(headers, int(headers.get(b"content-length", b"0")))
+        self.lines[line] = known

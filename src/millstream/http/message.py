@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from millstream.http.connection import Connection
     from millstream.http.streaming import BodyStream
@@ -19,43 +21,20 @@ STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in 
 Body = bytes | memoryview | Sequence[bytes | memoryview]
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """`path` and `query` are the raw bytes of the URL; header names are in lower case."""
 
-    __slots__ = (
-        "body",
-        "chunked",
-        "connection",
-        "headers",
-        "keep_alive",
-        "method",
-        "on_disconnect",
-        "on_half_close",
-        "path",
-        "query",
-        "route",
-    )
-
-    def __init__(
-        self,
-        connection: Connection,
-        method: bytes,
-        path: bytes,
-        query: bytes,
-        headers: dict[bytes, bytes],
-        body: bytes,
-    ) -> None:
-        self.connection = connection
-        self.method = method
-        self.path = path
-        self.query = query
-        self.headers = headers
-        self.body = body
-        self.keep_alive = True
-        self.chunked = True  # the client understands a body of unknown length
-        self.route = "other"  # the label this request is counted under
-        self.on_disconnect: Callable[[], None] | None = None  # the client left before the answer
-        self.on_half_close: Callable[[], None] | None = None  # it may have left: answer now
+    connection: Connection
+    method: bytes
+    path: bytes
+    query: bytes
+    headers: dict[bytes, bytes]
+    body: bytes
+    keep_alive: bool = True
+    chunked: bool = True  # the client understands a body of unknown length
+    route: str = "other"  # the label this request is counted under
+    on_disconnect: Callable[[], None] | None = None  # the client left before the answer
+    on_half_close: Callable[[], None] | None = None  # it may have left: answer now
 
     def respond(self, status: int, headers: bytes = b"", body: Body = b"") -> None:
         """`headers` are complete lines, each ending in CRLF. A client that left gets nothing."""

@@ -33,12 +33,16 @@ def store_checkpoint(disk: Disk, folder: str, lsn: int, blocks: Iterable[bytes])
     return size
 
 
-def load_checkpoint(disk: Disk, folder: str, store_id: str) -> tuple[StateMachine, int]:
+def load_checkpoint(
+    disk: Disk, folder: str, store_id: str, *, may_start_over: bool = False
+) -> tuple[StateMachine, int]:
     """The newest sound state and the lsn it covers; an empty state and 0 when there is none.
 
-    Only the newest may be unsound, and only when an older one is left to go on from.
+    An unsound one is passed over when there is something else to go on from: an older one, or, with
+    `may_start_over`, the whole log.
     """
     names = disk.list(folder)
+    disk.sync_folder(folder)  # a name that is not durable yet must not decide what may go
     for name in names:
         if name.endswith(NEW_SUFFIX):
             disk.remove(os.path.join(folder, name))
@@ -48,7 +52,7 @@ def load_checkpoint(disk: Disk, folder: str, store_id: str) -> tuple[StateMachin
             return _load(disk, os.path.join(folder, name), store_id)
         except DamagedData as error:
             damage = damage or error
-    if damage is not None:
+    if damage is not None and not may_start_over:
         raise damage
     return StateMachine(), 0
 

@@ -56,6 +56,15 @@ class Disk(Protocol):
 ZERO_CHUNK = bytes(1 << 20)
 
 
+def make_folder(folder: str) -> None:
+    """The folder and those above it, durable with their names."""
+    folder = os.path.abspath(folder)
+    if not os.path.isdir(folder):
+        make_folder(os.path.dirname(folder))
+        os.mkdir(folder)
+        OsDisk().sync_folder(os.path.dirname(folder))
+
+
 class OsFile:
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -81,7 +90,7 @@ class OsFile:
 
 class OsDisk:
     def list(self, folder: str) -> list[str]:
-        os.makedirs(folder, exist_ok=True)
+        make_folder(folder)
         return sorted(os.listdir(folder))
 
     def create_zeroed(self, path: str, size: int) -> None:

@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 
 from millstream.errors import StartupError
-from millstream.journal.disk import OsDisk
+from millstream.journal.disk import OsDisk, make_folder
 
 FORMAT = 1
 IDENTITY_FILE = "millstream.json"
@@ -22,7 +22,7 @@ class DataFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(str(path))
             self._lock_fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StartupError(f"cannot use {path} as data folder: {error.strerror}") from error

@@ -46,4 +46,5 @@ class MemoryJournal:
         pass
 
     async def close(self) -> None:
-        self._commit()
+        while self._pending:
+            self._commit()

@@ -45,6 +45,7 @@ def recover_log(
     Raises DamagedData when acknowledged records do not check out; no record is changed then.
     """
     numbers = _segment_numbers(disk, folder)
+    disk.sync_folder(folder)  # the names may be news to the disk as well
     segments = _load_headers(disk, folder, store_id, numbers)
     segments = _drop_covered(disk, folder, segments, after_lsn)
     sealed: list[Sealed] = []
@@ -61,7 +62,7 @@ def recover_log(
             _refuse_if_later_record_proves_more(segment, data, end, next_lsn)
             if data[end:].strip(b"\0"):
                 cut = f"{segment.path} at byte {end}"
-            size = _cut_file(disk, segment.path, size, end)
+            size = _finish_file(disk, segment.path, end)
         sealed.append(Sealed(segment.number, next_lsn - 1, size))
     next_segment = segments[-1].number + 1 if segments else max(numbers, default=0) + 1
     if next_lsn <= after_lsn:  # the log lost records that the checkpoint holds: start behind them
@@ -70,6 +71,16 @@ def recover_log(
         disk.sync_folder(folder)
         sealed, next_lsn = [], after_lsn + 1
     return Recovered(next_segment, next_lsn, sealed, cut)
+
+
+def holds_whole_log(disk: Disk, folder: str) -> bool:
+    """Whether the log still begins with its very first record."""
+    numbers = _segment_numbers(disk, folder)
+    if not numbers:
+        return False
+    path = os.path.join(folder, segment_name(numbers[0]))
+    header = decode_segment_header(disk.read(path, SEGMENT_HEADER_BYTES))
+    return header is not None and header.first_lsn == 1
 
 
 def _segment_numbers(disk: Disk, folder: str) -> list[int]:
@@ -90,13 +101,13 @@ def _load_headers(disk: Disk, folder: str, store_id: str, numbers: list[int]) ->
         path = os.path.join(folder, segment_name(number))
         header = decode_segment_header(disk.read(path, SEGMENT_HEADER_BYTES))
         if header is None:
-            if number == numbers[-1] and next(find_records(disk.read(path), 0), None) is None:
-                disk.remove(path)  # no record ever got into it
+            if number == numbers[-1] and not disk.read(path)[SEGMENT_HEADER_BYTES:].strip(b"\0"):
+                disk.remove(path)  # nothing was ever written behind the header
                 disk.sync_folder(folder)
                 break
             raise DamagedData(path, 0, "a segment header", "bytes whose checksum does not match")
         if header.store_id != store_id:
-            raise DamagedData(path, 24, f"store {store_id}", f"a log of store {header.store_id}")
+            raise DamagedData(path, 32, f"store {store_id}", f"a log of store {header.store_id}")
         if header.segment != number:
             raise DamagedData(path, 8, f"segment {number}", f"segment {header.segment}")
         found.append(_Found(path, number, header))
@@ -131,7 +142,7 @@ def _replay_segment(
     """(end of the sound records, lsn expected next)."""
     position, expected = SEGMENT_HEADER_BYTES, segment.header.first_lsn
     while True:
-        record = decode_record(data, position)
+        record = decode_record(data, position, segment.header.salt)
         if record is None or record.lsn != expected:
             return position, expected
         if expected > after_lsn:
@@ -156,7 +167,7 @@ def _refuse_if_later_record_proves_more(
     segment: _Found, data: bytes, end: int, next_lsn: int
 ) -> None:
     """A batch is only written once everything before it is durable."""
-    for record in find_records(data, end):
+    for record in find_records(data, end, segment.header.salt):
         if record.lsn - record.place > next_lsn:
             raise DamagedData(
                 segment.path,
@@ -171,12 +182,15 @@ def _describe(data: bytes, position: int) -> str:
     return f"bytes {found.hex()} whose checksum does not match" if found else "the end of the file"
 
 
-def _cut_file(disk: Disk, path: str, size: int, end: int) -> int:
-    """Nothing is written into this file again, so it ends where its records end."""
-    if end < size:
-        file = disk.open(path)
-        try:
-            file.truncate(end)
-        finally:
-            file.close()
+def _finish_file(disk: Disk, path: str, end: int) -> int:
+    """Nothing is written into this file again, so it ends where its records end.
+
+    Made durable even when nothing is cut: the records may come from a process that was killed
+    before its sync, and from now on they are served.
+    """
+    file = disk.open(path)
+    try:
+        file.truncate(end)
+    finally:
+        file.close()
     return end

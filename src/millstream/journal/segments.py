@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os.path
+import secrets
 import threading
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -55,6 +56,7 @@ class SegmentWriter:
         self._disk = disk
         self._folder = folder
         self._store_id = store_id
+        self.salt = secrets.randbits(64)  # of every segment this writer starts
         self._segment_bytes = segment_bytes
         self._next_segment = next_segment
         self.next_lsn = next_lsn
@@ -89,12 +91,12 @@ class SegmentWriter:
         Raises StorageFull when there is no room for the next file: then nothing was written and the
         batch may be tried again. Any other OSError leaves the outcome unknown: stop and recover.
         """
-        batch = encode_batch(payloads, self.next_lsn)
+        batch = encode_batch(payloads, self.next_lsn, self.salt)
         self.write_encoded(batch, len(payloads))
         return len(batch)
 
     def write_encoded(self, batch: bytes, records: int) -> None:
-        """The same for a batch that was encoded with `next_lsn` before."""
+        """The same for a batch that was encoded with `next_lsn` and `salt` before."""
         if self._file is None or self._position + len(batch) > self._size:
             self._roll(len(batch))
         assert self._file is not None
@@ -109,7 +111,7 @@ class SegmentWriter:
         spare = self._take_spare(size)
         name = segment_name(self._next_segment)
         file = self._disk.open(self._path(spare))
-        header = SegmentHeader(self._next_segment, self.next_lsn, self._store_id)
+        header = SegmentHeader(self._next_segment, self.next_lsn, self.salt, self._store_id)
         file.pwrite(encode_segment_header(header), 0)
         file.datasync()
         self._disk.rename(self._path(spare), self._path(name))

@@ -79,23 +79,30 @@ class WalJournal:
             refused, self._pending = self._pending, []
             self._scheduled = False
             self._refused(refused, self._broken)
+            self._note_drained()
             return
         self._in_flight, self._pending = self._pending, []
         # Encoded here, not on the writer's thread: that one holds the GIL as briefly as it can.
         payloads = [encode_command(entry[0]) for entry in self._in_flight]
-        self._batches.put((self._in_flight, encode_batch(payloads, self._writer.next_lsn)))
+        encoded = encode_batch(payloads, self._writer.next_lsn, self._writer.salt)
+        self._batches.put((self._in_flight, encoded))
 
     def _batch_back(self, batch: list[Entry], error: StreamError | None) -> None:
         last_lsn = self._writer.next_lsn - 1
         self._in_flight = []
         if self._pending:
-            self._start_batch()  # first of all: the disk works while the answers go out
+            # After one more round of the loop: those answered now ask again and share the batch.
+            # Twice the batch for half the syncs, at no loss of throughput (measured).
+            self._loop.call_soon(self._loop.call_soon, self._start_batch)
         else:
             self._scheduled = False
         if error is not None:
             self._refused(batch, error)
         else:
             self._committed(batch, last_lsn)
+        self._note_drained()
+
+    def _note_drained(self) -> None:
         if not self.depth:
             self._drained.set()
 

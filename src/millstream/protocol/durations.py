@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from millstream.errors import InvalidRequest
 from millstream.limits import TTL_SECONDS_MAX
 
 _SECONDS = re.compile(rb"0|[1-9][0-9]{0,17}")
 _DURATION = re.compile(rb"(0|[1-9][0-9]{0,17})(ms|s|m|h|d)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _UNIT_MS = {b"ms": 1, b"s": 1000, b"m": 60_000, b"h": 3_600_000, b"d": 86_400_000}
 _RFC3339 = re.compile(
     rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
@@ -44,13 +46,13 @@ def decode_timestamp_ms(text: bytes) -> int:
         except ValueError:
             pass
         else:
-            return int(moment.timestamp() * 1000)
+            return (moment - _EPOCH) // _MILLISECOND
     raise InvalidRequest("Stream-Expires-At must be an RFC 3339 time such as 2030-01-31T12:00:00Z")
 
 
 def encode_timestamp(milliseconds: int) -> str:
     try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError):
+        moment = _EPOCH + milliseconds * _MILLISECOND
+    except OverflowError:
         return "9999-12-31T23:59:59.999Z"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

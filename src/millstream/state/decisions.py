@@ -51,9 +51,7 @@ def decide_append(stream: Stream, command: Append) -> Outcome | None:
     """None: this would append. The order of the checks is the protocol's."""
     if stream.deleted:
         return gone(stream)
-    if (stream.ttl_ms is not None or stream.expires_at_ms is not None) and stream.is_expired(
-        command.now_ms
-    ):
+    if stream.is_mortal and stream.is_expired(command.now_ms):
         return StreamNotFound("stream does not exist")
     if command.producer_id is not None:
         decided = _decide_producer(stream, command)

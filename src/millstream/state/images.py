@@ -140,8 +140,7 @@ class Restorer:
     def _add_stream(self, image: StreamImage) -> None:
         stream = Stream(image.stream_id, image.path, image.content_type, image.created_ms)
         stream.last_write_ms = image.last_write_ms
-        stream.ttl_ms = image.ttl_ms
-        stream.expires_at_ms = image.expires_at_ms
+        stream.set_lifetime(image.ttl_ms, image.expires_at_ms)
         stream.lifetime_given = image.lifetime_given
         stream.touched_ms = stream.accessed_ms = image.touched_ms
         stream.closed = image.closed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
@@ -24,11 +25,15 @@ def decode_ends(encoded: bytes) -> Ends[int] | None:
     return ends
 
 
+def _message_count(ends: Ends[int] | None) -> int:
+    return 1 if ends is None else len(ends)
+
+
 class Log:
     """Positions are absolute, in bytes and in messages (ordinals), counted from the stream's start.
 
     Block i holds `datas[i]` and begins at byte `starts[i]` and message `ordinals[i]`; `ends[i]` is
-    None when it is exactly one message.
+    None when it is exactly one message. `starts` and `ordinals` may lag behind, see `_locate`.
     """
 
     __slots__ = (
@@ -61,14 +66,25 @@ class Log:
         size = len(data)
         self.datas.append(data)
         self.ends.append(ends)
-        self.starts.append(self.tail_byte)
-        self.ordinals.append(self.tail_ordinal)
         self.tail_byte += size
         self.tail_ordinal += count
         # What a block costs beside its bytes counts too, so that tiny ones are merged as well.
         self.small_bytes += size + SMALL_BLOCK_OVERHEAD
         if self.small_bytes >= SMALL_BLOCK_BYTES:
             self._merge_small(size >= SMALL_BLOCK_BYTES)
+
+    def _locate(self) -> None:
+        """Writes down where the newest blocks begin; appends leave that to whoever reads."""
+        index = len(self.starts)
+        byte, ordinal = self.first_byte, self.first_ordinal
+        if index:
+            byte = self.starts[-1] + len(self.datas[index - 1])
+            ordinal = self.ordinals[-1] + _message_count(self.ends[index - 1])
+        for data, ends in zip(self.datas[index:], self.ends[index:], strict=True):
+            self.starts.append(byte)
+            self.ordinals.append(ordinal)
+            byte += len(data)
+            ordinal += _message_count(ends)
 
     def _merge_small(self, last_is_large: bool) -> None:
         first = self.small_from
@@ -77,8 +93,9 @@ class Log:
             merged_ends = self._merged_ends(first, last)
             self.datas[first:last] = [b"".join(self.datas[first:last])]
             self.ends[first:last] = [merged_ends]
-            del self.starts[first + 1 : last]
-            del self.ordinals[first + 1 : last]
+            located = min(last, len(self.starts))
+            del self.starts[first + 1 : located]
+            del self.ordinals[first + 1 : located]
         self.small_from = len(self.datas)
         self.small_bytes = 0
 
@@ -99,6 +116,8 @@ class Log:
         """Where message `ordinal` begins; `ordinal` must be between the first and the tail."""
         if ordinal == self.tail_ordinal:
             return self.tail_byte
+        if len(self.starts) < len(self.datas):
+            self._locate()
         block = bisect_right(self.ordinals, ordinal) - 1
         inside = ordinal - self.ordinals[block]
         if inside == 0:
@@ -113,6 +132,8 @@ class Log:
             return self.tail_ordinal
         if not self.first_byte <= byte < self.tail_byte:
             return None
+        if len(self.starts) < len(self.datas):
+            self._locate()
         block = bisect_right(self.starts, byte) - 1
         inside = byte - self.starts[block]
         if inside == 0:
@@ -127,6 +148,8 @@ class Log:
         """The last message boundary at or before `byte`, as (ordinal, byte)."""
         if byte >= self.tail_byte:
             return self.tail_ordinal, self.tail_byte
+        if len(self.starts) < len(self.datas):
+            self._locate()
         block = bisect_right(self.starts, byte) - 1
         ends = self.ends[block]
         index = 0 if ends is None else bisect_right(ends, byte - self.starts[block])
@@ -146,6 +169,8 @@ class Log:
         """The bytes from `start` to `end` without copying them."""
         if start >= end:
             return []
+        if len(self.starts) < len(self.datas):
+            self._locate()
         first = bisect_right(self.starts, start) - 1
         last = bisect_right(self.starts, end - 1) - 1
         parts: list[bytes | memoryview] = list(self.datas[first : last + 1])
@@ -166,6 +191,8 @@ class Log:
         fork.start_at(self.first_ordinal, self.first_byte)
         if byte == self.first_byte:
             return fork
+        if len(self.starts) < len(self.datas):
+            self._locate()
         block = bisect_right(self.starts, byte - 1) - 1
         fork.datas = self.datas[:block]
         fork.ends = self.ends[:block]
@@ -183,6 +210,16 @@ class Log:
         fork.append(self.datas[block][:inside], ends, count)
         return fork
 
+    def blocks(self) -> list[tuple[bytes, Sequence[int]]]:
+        """Everything the log holds now, block by block, with the end of each message in it.
+
+        Nothing is copied: neither a block nor its ends are changed once they are in a log.
+        """
+        return [
+            (data, (len(data),) if ends is None else ends)
+            for data, ends in zip(self.datas, self.ends, strict=True)
+        ]
+
     def start_at(self, ordinal: int, byte: int) -> None:
         """An empty log whose first message will be number `ordinal`, at `byte`."""
         self.first_ordinal = self.tail_ordinal = ordinal
@@ -190,6 +227,8 @@ class Log:
 
     def trim(self, ordinal: int, byte: int) -> None:
         """Forgets everything before this boundary. Readers and forks keep what they hold."""
+        if len(self.starts) < len(self.datas):
+            self._locate()
         keep = bisect_right(self.starts, byte) - 1 if byte < self.tail_byte else len(self.datas)
         del self.datas[:keep], self.ends[:keep], self.starts[:keep], self.ordinals[:keep]
         self.small_from = max(0, self.small_from - keep)

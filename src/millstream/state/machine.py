@@ -98,8 +98,7 @@ class StateMachine:
             return decided
         expired = self.by_path.get(command.path)
         stream = Stream(self.next_stream_id, command.path, command.content_type, command.now_ms)
-        stream.ttl_ms = command.ttl_ms
-        stream.expires_at_ms = command.expires_at_ms
+        stream.set_lifetime(command.ttl_ms, command.expires_at_ms)
         stream.lifetime_given = command.lifetime_given
         if command.fork_from is not None:
             planned = self._plan_fork(command)
@@ -108,8 +107,7 @@ class StateMachine:
             source.forks += 1
             self._set_snapshot(stream, source.snapshot)
             if not command.lifetime_given:
-                stream.ttl_ms = source.ttl_ms
-                stream.expires_at_ms = source.expires_at_ms
+                stream.set_lifetime(source.ttl_ms, source.expires_at_ms)
         if expired is not None:
             self._remove(expired)
         self.next_stream_id += 1
@@ -217,13 +215,13 @@ class StateMachine:
         decided = decide_append(stream, command)
         if decided is not None:
             return decided
-        if command.producer_id is not None or command.stream_seq is not None:
-            _record_writer(stream, command)
         if command.count:
             ends = decode_ends(command.ends) if command.ends else None
             stream.log.append(command.data, ends, command.count)
             if stream.subscribers is not None:
                 self.subscriptions.stream_grew(stream)
+        if command.producer_id is not None or command.stream_seq is not None:
+            _record_writer(stream, command)
         if command.closes:
             stream.closed = True
         stream.last_write_ms = command.now_ms
@@ -299,7 +297,10 @@ def _record_writer(stream: Stream, command: Append) -> None:
         if stream.producers is None:
             stream.producers = {}
         stream.producers[command.producer_id] = Producer(
-            command.producer_epoch, command.producer_seq
+            command.producer_epoch,
+            command.producer_seq,
+            stream.log.tail_ordinal,
+            stream.log.tail_byte,
         )
     if command.stream_seq is not None:
         stream.stream_seq = command.stream_seq

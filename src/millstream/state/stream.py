@@ -10,8 +10,12 @@ from millstream.state.log import Log
 
 
 class Producer(NamedTuple):
+    """What a producer was acknowledged last, and where the stream ended with it."""
+
     epoch: int
     seq: int
+    ordinal: int
+    byte: int
 
 
 class ForkOrigin(NamedTuple):
@@ -52,6 +56,7 @@ class Stream:
         "expires_at_ms",
         "forks",
         "is_json",
+        "is_mortal",
         "last_write_ms",
         "lifetime_given",
         "log",
@@ -76,6 +81,7 @@ class Stream:
         self.last_write_ms = now_ms
         self.ttl_ms: int | None = None
         self.expires_at_ms: int | None = None
+        self.is_mortal = False  # has a TTL or an expiry
         self.lifetime_given = True  # False: a fork that inherited it
         self.touched_ms = now_ms  # last renewal of a sliding lifetime that is in the journal
         self.accessed_ms = now_ms  # last renewal at all; not part of the replicated state
@@ -92,6 +98,10 @@ class Stream:
     @property
     def tail(self) -> str:
         return encode_offset(self.log.tail_ordinal, self.log.tail_byte)
+
+    def set_lifetime(self, ttl_ms: int | None, expires_at_ms: int | None) -> None:
+        self.ttl_ms, self.expires_at_ms = ttl_ms, expires_at_ms
+        self.is_mortal = ttl_ms is not None or expires_at_ms is not None
 
     def deadline_ms(self, renewed_ms: int) -> int | None:
         """When the lifetime ends if it was last renewed at `renewed_ms`; None: never."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,10 @@ from millstream.formats.checkpoint import (
     END,
     HEADER,
     STREAM,
+    CheckpointEnd,
+    CheckpointHeader,
     DamagedBlock,
+    StreamImage,
     decode_blocks,
     encode_block,
 )
@@ -39,6 +43,24 @@ def test_a_block_is_laid_out_as_documented() -> None:
     assert int.from_bytes(block[5:9], "little") == crc32c(block[:5] + b"payload")
     assert block[9:] == b"payload"
     assert BLOCK_HEADER_BYTES == 9
+
+
+def test_a_checkpoint_written_long_ago_still_reads() -> None:
+    """The bytes of today; when this fails, checkpoints of running servers do not read any more."""
+    header = msgspec.msgpack.encode([1, "store", 4711, 8])
+    image = [7, b"a/b", b"text/plain", 1, 2, 3, None, True, 4, False, False, 1]
+    image += [[6, b"s", 0, 0, 1], {b"p": [1, 2]}, b"9", [[0, 2, b"ends"]]]
+    end = msgspec.msgpack.encode([1, 1])
+    blocks = [(1, header), (2, b"data"), (3, msgspec.msgpack.encode(image)), (4, end)]
+    data = b"".join(encode_block(*block) for block in blocks)
+    assert [kind for kind, _ in decode(data)] == [HEADER, DATA, STREAM, END]
+    read = [msgspec.msgpack.decode(decode(data)[0][1], type=CheckpointHeader)]
+    assert read == [CheckpointHeader(1, "store", 4711, 8)]
+    stream = msgspec.msgpack.decode(decode(data)[2][1], type=StreamImage)
+    assert (stream.stream_id, stream.path, stream.ttl_ms, stream.forks) == (7, b"a/b", 3, 1)
+    assert (stream.origin, stream.producers) == ((6, b"s", 0, 0, 1), {b"p": (1, 2)})
+    assert (stream.stream_seq, stream.blocks) == (b"9", [(0, 2, b"ends")])
+    assert msgspec.msgpack.decode(end, type=CheckpointEnd) == CheckpointEnd(1, 1)
 
 
 def test_blocks_come_with_their_positions() -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 
 
 class FakeInode:
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self.path = path
         self.content = bytearray()
         self.durable = b""
 
@@ -21,20 +22,23 @@ class FakeInode:
 
 class FakeFile:
     def __init__(self, disk: FakeDisk, path: str) -> None:
-        self._disk, self._path, self._inode = disk, path, disk.files[path]
+        self._disk, self._inode = disk, disk.files[path]
+
+    def _step(self, operation: str) -> None:
+        self._disk.step(operation, self._inode.path)
 
     def pwrite(self, data: bytes, position: int) -> None:
-        self._disk.step("pwrite", self._path)
+        self._step("pwrite")
         content = self._inode.content
         content.extend(bytes(max(0, position + len(data) - len(content))))
         content[position : position + len(data)] = data
 
     def datasync(self) -> None:
-        self._disk.step("datasync", self._path)
+        self._step("datasync")
         self._inode.sync()
 
     def truncate(self, size: int) -> None:
-        self._disk.step("truncate", self._path)
+        self._step("truncate")
         self._inode.content[:] = self._inode.content[:size].ljust(size, b"\0")
         self._inode.sync()
 
@@ -42,7 +46,7 @@ class FakeFile:
         return len(self._inode.content)
 
     def close(self) -> None:
-        self._disk.step("close", self._path)
+        self._step("close")
 
 
 class FakeDisk:
@@ -67,7 +71,7 @@ class FakeDisk:
     def crash(self) -> FakeDisk:
         after = FakeDisk()
         for path, inode in self.durable_names.items():
-            found = FakeInode()
+            found = FakeInode(path)
             found.content = bytearray(inode.durable)
             found.sync()
             after.files[path] = after.durable_names[path] = found
@@ -80,13 +84,13 @@ class FakeDisk:
         return self.names(folder)
 
     def create_zeroed(self, path: str, size: int) -> None:
-        self.files[path] = FakeInode()  # a full disk still takes the name
+        self.files[path] = FakeInode(path)  # a full disk still takes the name
         self.step("create_zeroed", path)
         self.files[path].content = bytearray(size)
         self.files[path].sync()
 
     def create(self, path: str, parts: Iterable[bytes]) -> int:
-        self.files[path] = FakeInode()
+        self.files[path] = FakeInode(path)
         self.step("create", path)
         self.files[path].content = bytearray(b"".join(parts))
         self.files[path].sync()
@@ -104,6 +108,7 @@ class FakeDisk:
     def rename(self, old: str, new: str) -> None:
         self.step("rename", new)
         self.files[new] = self.files.pop(old)
+        self.files[new].path = new
 
     def remove(self, path: str) -> None:
         self.step("remove", path)

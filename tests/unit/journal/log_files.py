@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.formats.wal import RECORD_HEADER_BYTES, decode_record
+from millstream.formats.wal import RECORD_HEADER_BYTES, decode_record, decode_segment_header
 from millstream.journal.disk import Disk
 from millstream.journal.recovery import Recovered, recover_log
 from millstream.journal.segments import SegmentWriter, segment_name
@@ -50,7 +50,9 @@ def recover(disk: Disk, after_lsn: int = 0) -> tuple[Recovered, dict[int, bytes]
 def records_in(disk: FakeDisk, segment: int) -> list[tuple[int, int, bytes]]:
     """(lsn, place, payload) of each record from the start of the file."""
     data, position, found = bytes(disk.files[path_of(segment)].content), 64, []
-    while (record := decode_record(data, position)) is not None:
+    header = decode_segment_header(data)
+    assert header is not None
+    while (record := decode_record(data, position, header.salt)) is not None:
         found.append((record.lsn, record.place, record.payload))
         position = record.end
     return found

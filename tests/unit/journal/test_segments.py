@@ -6,6 +6,7 @@ import pytest
 
 from millstream.errors import StorageFull
 from millstream.formats.wal import SEGMENT_HEADER_BYTES, SegmentHeader, decode_segment_header
+from millstream.journal.segments import SPARES_MAX
 from tests.unit.journal.fake_disk import FakeDisk
 from tests.unit.journal.log_files import (
     FOLDER,
@@ -28,7 +29,7 @@ def test_a_batch_is_written_behind_the_header_of_the_first_segment() -> None:
     writer = writer_on(disk)
     assert writer.write_batch([b"a", b"bb"]) == 51
     data = bytes(disk.files[path_of(1)].content)
-    assert decode_segment_header(data) == SegmentHeader(1, 1, STORE_ID)
+    assert decode_segment_header(data) == SegmentHeader(1, 1, writer.salt, STORE_ID)
     assert records_in(disk, 1) == [(1, 0, b"a"), (2, 1, b"bb")]
     assert len(data) == SEGMENT_BYTES
     assert writer.next_lsn == 3
@@ -63,7 +64,7 @@ def test_a_batch_that_just_fits_does_not_roll_and_the_next_does() -> None:
     writer.write_batch([b""])
     assert writer.segment == 2
     header = decode_segment_header(bytes(disk.files[path_of(2)].content))
-    assert header == SegmentHeader(2, 3, STORE_ID)
+    assert header == SegmentHeader(2, 3, writer.salt, STORE_ID)
     assert records_in(disk, 2) == [(3, 0, b"")]
 
 
@@ -116,6 +117,10 @@ def test_the_log_goes_on_in_a_new_segment_after_a_restart() -> None:
     writer.write_batch([b"b"])
     assert (writer.segment, writer.next_lsn) == (2, 3)
     assert recover(disk.crash())[1] == {1: b"a", 2: b"b"}
+
+
+def test_every_writer_draws_a_salt_of_its_own() -> None:
+    assert len({writer_on(FakeDisk()).salt for _ in range(20)}) == 20
 
 
 def test_log_bytes_counts_sealed_files_whole_and_the_current_as_far_as_written() -> None:
@@ -217,8 +222,11 @@ def test_retired_files_are_kept_as_spares_but_not_without_limit() -> None:
     for payload in filled(disk, 6):
         writer.write_batch([payload])
     writer.retire(5)
-    assert 1 <= len(spares(disk)) <= 2
-    assert len(disk.files) == 1 + len(spares(disk))
+    assert len(spares(disk)) == SPARES_MAX
+    assert len(disk.files) == 1 + SPARES_MAX
+    for letter in "uvw":
+        writer.write_batch([payload_of(150, letter)])
+    assert list(recover(disk.crash(), after_lsn=5)[1]) == [6, 7, 8, 9]
 
 
 def test_a_file_of_another_size_is_not_kept_as_a_spare() -> None:

@@ -149,7 +149,6 @@ def spelled(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@pytest.mark.xfail(reason="seconds as a float lose a millisecond: compute with integers")
 @given(st.integers(0, MILLISECONDS_UNTIL_2300))
 @example(2_158_761_639_957)  # as a float of seconds it was a millisecond short
 @brief

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.limits import SMALL_BLOCK_BYTES
-from millstream.state.log import Log
+from millstream.state.log import Log, decode_ends
 from tests.unit.effort import brief, briefer
 
 MANY = 600  # tiny appends; enough to be merged at least once
@@ -46,7 +46,7 @@ class Model:
         for size in message_sizes:
             begin = (len(self.messages) * 131 + len(messages) * 17 + twist) % (len(POOL) - size)
             messages.append(POOL[begin : begin + size])
-        ends = array("I", accumulate(map(len, messages))).tobytes() if len(messages) > 1 else b""
+        ends = array("I", accumulate(map(len, messages))) if len(messages) > 1 else None
         self.log.append(b"".join(messages), ends, len(messages))
         self.messages += messages
 
@@ -78,6 +78,24 @@ logs = st.lists(appends, max_size=12).map(build)
 @brief
 def test_every_boundary_is_where_the_list_has_it(model: Model) -> None:
     model.check()
+
+
+@given(st.lists(st.tuples(appends, st.booleans(), st.booleans()), max_size=10))
+@brief
+def test_reading_forking_and_appending_in_turns_disturb_nothing(
+    turns: list[tuple[list[list[int]], bool, bool]],
+) -> None:
+    model, forks = Model(), list[Model]()
+    for group, reads, forks_now in turns:
+        for message_sizes in group:
+            model.append(message_sizes)
+        if reads:
+            model.check()
+        if forks_now:
+            forks.append(cut(model, model.log.tail_byte - len(forks) % 2))
+            forks[-1].append([3, 5], twist=4)
+    for grown in (model, *forks):
+        grown.check()
 
 
 @given(logs, st.data())
@@ -223,9 +241,9 @@ def test_small_appends_become_blocks_of_bounded_size() -> None:
 
 def test_a_large_append_stays_the_bytes_object_it_came_as() -> None:
     log, large = Log(), POOL[: SMALL_BLOCK_BYTES + 1]
-    log.append(b"small", b"", 1)
-    log.append(large, b"", 1)
-    log.append(b"small", b"", 1)
+    log.append(b"small", None, 1)
+    log.append(large, None, 1)
+    log.append(b"small", None, 1)
     assert any(data is large for data in log.datas)
 
 
@@ -238,3 +256,8 @@ def test_an_empty_log_has_one_boundary(byte: int) -> None:
     assert log.ordinal_at(byte) == (0 if byte == 0 else None)
     assert log.slices(0, 0) == []
     assert log.prefix(0, 0).tail_byte == 0
+
+
+def test_ends_decode_from_the_form_in_which_commands_carry_them() -> None:
+    assert decode_ends(b"") is None
+    assert decode_ends(array("I", [3, 9]).tobytes()) == array("I", [3, 9])

@@ -15,7 +15,7 @@ from millstream.errors import (
     StreamNotFound,
 )
 from millstream.limits import SMALL_BLOCK_BYTES
-from millstream.state.machine import Done
+from millstream.state.outcomes import Done
 from millstream.state.stream import ForkOrigin
 from tests.unit.state.store import JSON, NOW_MS, Store, image_bytes
 
@@ -258,11 +258,12 @@ def test_a_plain_stream_under_a_forks_name_is_refused() -> None:
 
 def test_deleting_a_stream_without_forks_frees_its_name() -> None:
     store = text_source()
-    stream_id = store[b"a"].stream_id
+    stream = store[b"a"]
     assert store.delete(b"a") is Done.DELETED
     assert b"a" not in store
     assert store.machine.by_id == {}
-    assert store.machine.ended == [stream_id]
+    assert store.machine.ended == [stream.stream_id]
+    assert stream.deleted  # readers that wait still hold it
 
 
 def test_deleting_what_is_unknown_expired_or_gone_is_refused() -> None:

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from millstream.api.paths import CACHE_ENTRIES_MAX, StreamPaths, stream_key
+from millstream.errors import InvalidRequest
+
+ROOT = b"/v1/stream/"
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (b"orders", b"_default/orders"),
+        (b"shop/orders", b"shop/orders"),
+        (b"shop/orders/2024", b"shop/orders/2024"),
+        (b"_default/orders", b"_default/orders"),
+        (b"a%20b", b"_default/a b"),
+        (b"%61", b"_default/a"),
+        (b"caf%C3%A9", "_default/café".encode()),
+        ("café".encode(), "_default/café".encode()),
+        (b"...", b"_default/..."),
+        (b".a/b.", b".a/b."),
+        (b"a;b=c", b"_default/a;b=c"),
+        (b"a%3Fb%23c", b"_default/a?b#c"),
+        (b"a+b", b"_default/a+b"),
+    ],
+)
+def test_a_path_names_a_stream_in_a_bucket(name: bytes, key: bytes) -> None:
+    assert stream_key(ROOT + name) == key
+
+
+def test_an_encoded_slash_is_part_of_a_name_and_splits_nothing() -> None:
+    assert stream_key(ROOT + b"a%2Fb") == stream_key(ROOT + b"a%2fb") == b"_default/a%2Fb"
+    assert stream_key(ROOT + b"a%2Fb") != stream_key(ROOT + b"a/b")
+
+
+def test_an_encoded_percent_never_becomes_another_name() -> None:
+    names = [b"a%2Fb", b"a%252Fb", b"a%25252Fb", b"a/b"]
+    assert len({stream_key(ROOT + name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"/", id="only a slash"),
+        pytest.param(b"a/", id="a slash at the end"),
+        pytest.param(b"/a", id="a slash at the beginning"),
+        pytest.param(b"a//b", id="an empty segment"),
+        pytest.param(b".", id="dot"),
+        pytest.param(b"a/..", id="dot dot"),
+        pytest.param(b"../a", id="dot dot first"),
+        pytest.param(b"a/./b", id="dot inside"),
+        pytest.param(b"a/%2e%2E", id="encoded dot dot"),
+        pytest.param(b"%00", id="NUL"),
+        pytest.param(b"a\0b", id="raw NUL"),
+        pytest.param(b"%FF", id="not UTF-8"),
+        pytest.param(b"\xff", id="raw and not UTF-8"),
+        pytest.param(b"%ED%A0%80", id="a surrogate"),
+        pytest.param(b"%", id="a lone percent"),
+        pytest.param(b"a%2", id="half an escape"),
+        pytest.param(b"a%zz", id="not hexadecimal"),
+        pytest.param(b"%+1", id="a signed escape"),
+        pytest.param(b"a" * 1025, id="too long"),
+        pytest.param("é".encode() * 513, id="too long in bytes"),
+    ],
+)
+def test_a_path_that_names_no_stream_is_refused(name: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        stream_key(ROOT + name)
+
+
+def test_the_limit_counts_bytes_after_unescaping() -> None:
+    assert stream_key(ROOT + b"%61" * 1024) == b"_default/" + b"a" * 1024
+
+
+def test_a_remembered_path_gives_the_same_key() -> None:
+    paths = StreamPaths()
+    for _ in range(2):
+        assert paths.key(ROOT + b"a%20b") == b"_default/a b"
+    for _ in range(2):
+        with pytest.raises(InvalidRequest):
+            paths.key(ROOT + b"a//b")
+
+
+def test_the_memory_of_paths_is_bounded() -> None:
+    paths = StreamPaths()
+    for number in range(CACHE_ENTRIES_MAX + 10):
+        assert paths.key(ROOT + b"%d" % number) == b"_default/%d" % number
+    assert len(paths.keys) <= CACHE_ENTRIES_MAX

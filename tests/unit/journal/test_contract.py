@@ -1,0 +1,212 @@
+"""What the engine relies on, asked of every journal."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from millstream.journal.contract import Journal
+from millstream.journal.memory import MemoryJournal
+from millstream.journal.wal import WalJournal
+from tests.unit.journal.fake_disk import FakeDisk
+from tests.unit.journal.listeners import PATIENCE_SECONDS, Listener, entry
+from tests.unit.journal.log_files import writer_on
+
+Story = Callable[[Journal, Listener], Awaitable[None]]
+
+
+def fail(error: OSError) -> None:
+    raise AssertionError(error)
+
+
+def wal_journal() -> Journal:
+    return WalJournal(writer_on(FakeDisk(), segment_bytes=1024), fail)
+
+
+@pytest.fixture(params=[MemoryJournal, wal_journal], ids=["memory", "wal"])
+def tell(request: pytest.FixtureRequest) -> Callable[[Story], None]:
+    """Runs a story on a started journal, and closes it."""
+
+    async def run(story: Story) -> None:
+        journal: Journal = request.param()
+        listener = Listener()
+        listener.start(journal)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await story(journal, listener)
+            await journal.close()
+            listener.numbers_at_close = listener.numbers
+
+    return lambda story: asyncio.run(run(story))
+
+
+Tell = Callable[[Story], None]
+
+
+def test_commands_commit_in_the_order_they_were_submitted(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        for number in range(200):
+            journal.submit(entry(number))
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        await listener.wait_until(lambda: len(listener.numbers) == 200)
+        assert listener.numbers == list(range(200))
+
+    tell(story)
+
+
+def test_a_batch_comes_with_the_lsn_of_its_last_entry(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        async def submit(count: int) -> None:
+            expected = len(listener.numbers) + count
+            for _ in range(count):
+                journal.submit(entry(0))
+            await listener.wait_until(lambda: len(listener.numbers) == expected)
+
+        await submit(1)
+        await submit(3)
+        await submit(2)
+        assert listener.lsns[-1] == 6
+        sizes = [len(batch) for batch in listener.batches]
+        assert listener.lsns == [sum(sizes[: i + 1]) for i in range(len(sizes))]
+
+    tell(story)
+
+
+def test_commands_of_one_round_share_a_batch(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        for number in range(5):
+            journal.submit(entry(number))
+        await listener.wait_until(lambda: bool(listener.batches))
+        assert listener.batches == [[0, 1, 2, 3, 4]]
+
+    tell(story)
+
+
+def test_an_entry_comes_back_as_the_very_objects_that_were_submitted(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        given = entry(7)
+        journal.submit(given)
+        await listener.wait_until(lambda: bool(listener.entries))
+        (came_back,) = listener.entries
+        assert all(a is b for a, b in zip(came_back, given, strict=True))
+
+    tell(story)
+
+
+def test_submitting_never_commits_before_it_returns(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        journal.submit(entry(0))
+        assert listener.batches == []
+        assert journal.depth == 1
+        await listener.wait_until(lambda: bool(listener.batches))
+
+    tell(story)
+
+
+def test_depth_counts_what_is_not_committed_yet(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        assert journal.depth == 0
+        for number in range(3):
+            journal.submit(entry(number))
+        assert journal.depth == 3
+        await listener.wait_until(lambda: len(listener.numbers) == 3)
+        assert journal.depth == 0
+
+    tell(story)
+
+
+def test_a_command_submitted_by_an_answer_commits_after_it(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        def chain(batch: object, last_lsn: int) -> None:
+            if len(listener.numbers) < 5:
+                journal.submit(entry(len(listener.numbers)))
+
+        listener.on_committed = chain
+        journal.submit(entry(0))
+        await listener.wait_until(lambda: len(listener.numbers) == 5)
+        assert listener.numbers == [0, 1, 2, 3, 4]
+
+    tell(story)
+
+
+def test_committed_is_called_on_the_loops_thread(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        journal.submit(entry(0))
+        await listener.wait_until(lambda: bool(listener.batches))
+        assert listener.threads == {threading.get_ident()}
+
+    tell(story)
+
+
+def test_nothing_is_refused_while_nothing_is_wrong(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        for number in range(50):
+            journal.submit(entry(number))
+        await listener.wait_until(lambda: len(listener.numbers) == 50)
+        assert listener.refusals == []
+
+    tell(story)
+
+
+@pytest.mark.parametrize("count", [0, 1, 100])
+def test_close_returns_when_everything_submitted_is_committed(tell: Tell, count: int) -> None:
+    listeners: list[Listener] = []
+
+    async def story(journal: Journal, listener: Listener) -> None:
+        listeners.append(listener)
+        for number in range(count):
+            journal.submit(entry(number))
+
+    tell(story)
+    assert listeners[0].numbers_at_close == list(range(count))
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        pytest.param(MemoryJournal, id="memory"),
+        pytest.param(wal_journal, id="wal"),
+    ],
+    indirect=True,
+)
+def test_close_also_waits_for_what_answers_submit_meanwhile(tell: Tell) -> None:
+    listeners: list[Listener] = []
+
+    async def story(journal: Journal, listener: Listener) -> None:
+        listeners.append(listener)
+
+        def once_more(batch: object, last_lsn: int) -> None:
+            if len(listener.numbers) == 1:
+                journal.submit(entry(1))
+
+        listener.on_committed = once_more
+        journal.submit(entry(0))
+
+    tell(story)
+    assert listeners[0].numbers_at_close == [0, 1]
+
+
+def test_retiring_is_allowed_at_any_time_and_commits_go_on(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        journal.retire(0)
+        for number in range(100):
+            journal.submit(entry(number))
+            await listener.wait_for(number)
+            journal.retire(listener.lsns[-1])
+        assert listener.numbers == list(range(100))
+
+    tell(story)
+
+
+def test_the_statistics_count_batches_and_commands(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        for number in range(10):
+            journal.submit(entry(number))
+        await listener.wait_until(lambda: len(listener.numbers) == 10)
+        assert journal.stats.commands == 10
+        assert journal.stats.batches == len(listener.batches)
+
+    tell(story)

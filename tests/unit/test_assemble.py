@@ -1,0 +1,144 @@
+"""Storage across restarts: checkpoint, log and lock together. tests/conformance has the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from millstream.assemble import Stop, Storage, open_storage
+from millstream.clock import ManualClock
+from millstream.config import Config
+from millstream.engine.checkpointer import Checkpointer
+from millstream.engine.engine import Engine
+from millstream.errors import DamagedData, StartupError
+from millstream.journal.disk import OsDisk
+from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, Mark
+from tests.unit.state.store import describe
+
+NOW_MS = ManualClock().now_ms()
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with structlog.testing.capture_logs():
+        yield
+
+
+def config_of(folder: Path) -> Config:
+    return Config(data_dir=folder, wal_segment_bytes=4096)
+
+
+def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[str, Any]:
+    """One run of a server: recovers, commits, stops. Its state at the end."""
+
+    async def run() -> dict[str, Any]:
+        storage = open_storage(config_of(folder), Stop())
+        assert storage.folder is not None
+        loop = asyncio.get_running_loop()
+        engine = Engine(storage.machine, storage.journal, ManualClock(), storage.lsn)
+        engine.start(loop)
+        checkpointer = Checkpointer(
+            engine,
+            OsDisk(),
+            storage.folder.checkpoints,
+            storage.store_id,
+            1 if checkpoint else 10**9,
+            wal_bytes_recovered=0,
+        )
+        checkpointer.start(loop)
+        for command in commands:
+            engine.submit_and_forget(command)
+        done = asyncio.Event()
+        engine.submit(Mark(NOW_MS), lambda context, outcome: done.set(), None)
+        await done.wait()
+        await checkpointer.close()
+        await storage.journal.close()
+        storage.folder.close()
+        return describe(storage.machine)
+
+    return asyncio.run(run())
+
+
+def look(folder: Path) -> Storage:
+    storage = open_storage(config_of(folder), Stop())
+    assert storage.folder is not None
+    storage.folder.close()
+    return storage
+
+
+def create(path: bytes) -> CreateStream:
+    return CreateStream(NOW_MS, path, b"text/plain")
+
+
+def append(stream_id: int, data: bytes) -> Append:
+    return Append(NOW_MS, stream_id, data, b"", 1)
+
+
+def test_a_restart_finds_the_state_it_left(tmp_path: Path) -> None:
+    left = live(tmp_path, create(b"a"), append(1, b"x"), create(b"b"), DeleteStream(NOW_MS, 2))
+    found = look(tmp_path)
+    assert describe(found.machine) == left
+    assert found.lsn == 5
+
+
+def test_a_restart_goes_on_behind_a_checkpoint(tmp_path: Path) -> None:
+    live(tmp_path, create(b"a"), append(1, b"before"), checkpoint=True)
+    assert list((tmp_path / "checkpoints").iterdir())
+    left = live(tmp_path, append(1, b"after"), append(1, b"later"))
+    found = look(tmp_path)
+    assert describe(found.machine) == left
+    assert left["streams"][b"a"]["messages"] == [b"before", b"after", b"later"]
+
+
+def test_many_restarts_with_checkpoints_lose_nothing(tmp_path: Path) -> None:
+    live(tmp_path, create(b"a"))
+    for number in range(6):
+        live(tmp_path, append(1, b"%d" % number * 1500), checkpoint=number % 2 == 0)
+    found = describe(look(tmp_path).machine)
+    assert found["streams"][b"a"]["messages"] == [b"%d" % n * 1500 for n in range(6)]
+    assert len(list((tmp_path / "wal").glob("*.wal"))) <= 4
+
+
+def test_what_ended_in_an_earlier_run_wakes_nobody_in_this_one(tmp_path: Path) -> None:
+    live(tmp_path, create(b"a"), DeleteStream(NOW_MS, 1))
+    assert look(tmp_path).machine.ended == []
+
+
+def test_a_damaged_log_is_refused_and_the_folder_let_go(tmp_path: Path) -> None:
+    live(tmp_path, create(b"a"))
+    live(tmp_path, create(b"b"))
+    first = tmp_path / "wal" / "0000000000000001.wal"
+    data = bytearray(first.read_bytes())
+    data[70] ^= 0xFF
+    first.write_bytes(data)
+    for _ in range(2):  # the second time it would be in use if the first had kept the lock
+        with pytest.raises(DamagedData, match=r"0000000000000001\.wal"):
+            look(tmp_path)
+
+
+def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
+    storage = open_storage(config_of(tmp_path), Stop())
+    with pytest.raises(StartupError, match="in use"):
+        open_storage(config_of(tmp_path), Stop())
+    assert storage.folder is not None
+    storage.folder.close()
+
+
+def test_a_server_in_memory_touches_no_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    storage = open_storage(Config(memory=True, data_dir=folder), Stop())
+    assert storage.folder is None
+    assert not folder.exists()
+
+
+def test_a_stop_remembers_the_worst_exit_code() -> None:
+    stop = Stop()
+    stop.request(exit_code=1)
+    stop.request()
+    assert stop.requested.is_set()
+    assert stop.exit_code == 1

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.config import (
+    Config,
+    InvalidSetting,
+    build_config,
+    environment_name,
+    flag_name,
+    parse_count,
+    parse_flag,
+    parse_listen,
+    parse_seconds,
+    parse_size,
+)
+
+FIELDS = dataclasses.fields(Config)
+REPOSITORY = Path(__file__).parents[2]
+
+
+def field_named(name: str) -> dataclasses.Field[Any]:
+    return next(setting for setting in FIELDS if setting.name == name)
+
+
+# Precedence
+
+
+def test_without_anything_given_every_setting_has_its_default() -> None:
+    assert build_config({}, {}) == Config()
+
+
+def test_a_flag_wins_over_its_variable_and_the_variable_over_the_default() -> None:
+    environment = {"MILLSTREAM_PAGE_BYTES": "2KiB", "MILLSTREAM_LISTEN": "0.0.0.0:1"}
+    config = build_config({"page_bytes": "1KiB", "listen": None}, environment)
+    assert config.page_bytes == 1024
+    assert config.listen == "0.0.0.0:1"
+    assert config.max_body_bytes == Config().max_body_bytes
+
+
+def test_an_empty_value_is_a_value() -> None:
+    assert build_config({"cors_origin": ""}, {"MILLSTREAM_CORS_ORIGIN": "x"}).cors_origin == ""
+    assert build_config({}, {"MILLSTREAM_CORS_ORIGIN": ""}).cors_origin == ""
+
+
+def test_a_false_in_the_environment_is_false() -> None:
+    assert build_config({}, {"MILLSTREAM_MEMORY": "false"}).memory is False
+    assert build_config({}, {"MILLSTREAM_MEMORY": "on"}).memory is True
+
+
+def test_other_variables_are_ignored() -> None:
+    assert build_config({}, {"MILLSTREAM_": "x", "PATH": "y", "LISTEN": "z"}) == Config()
+
+
+def test_the_process_environment_is_read_when_none_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_MAX_CONNECTIONS", "7")
+    assert build_config({}).max_connections == 7
+
+
+def test_a_config_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().memory = True  # type: ignore[misc]
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("65536", 65536),
+        ("1B", 1),
+        ("1K", 1024),
+        ("1kb", 1024),
+        ("512KiB", 512 * 1024),
+        ("64 MiB", 64 * 1024**2),
+        ("2g", 2 * 1024**3),
+        (" 5 ", 5),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "-1", "+1", "1.5MiB", "1TiB", "MiB", "1 Mi B", "1e3", "٣", "0x10", "1_000"]
+)
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="not a size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("20", 20.0),
+        ("0.5", 0.5),
+        ("30s", 30.0),
+        ("2m", 120.0),
+        ("1h", 3600.0),
+        ("250ms", 0.25),
+        (" 5 s ", 5.0),
+    ],
+)
+def test_times(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", ".5", "1.", "1d", "soon", "inf", "nan", "1e3", "٣", "1S"]
+)
+def test_no_times(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="not a time"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:4437", "127.0.0.1", 4437),
+        ("0.0.0.0:0", "0.0.0.0", 0),
+        ("[::1]:65535", "::1", 65535),
+        ("localhost:80", "localhost", 80),
+    ],
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    config = Config(listen=parse_listen(text))
+    assert (config.host, config.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "4437", ":4437", "localhost", "localhost:", "a:65536", "a:-1", "a:x", "a:٣"]
+)
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="not an address"):
+        parse_listen(text)
+
+
+@pytest.mark.parametrize("text", ["1", "true", "YES", "On"])
+def test_trues(text: str) -> None:
+    assert parse_flag(text) is True
+
+
+@pytest.mark.parametrize("text", ["", "0", "false", "NO", "Off"])
+def test_falses(text: str) -> None:
+    assert parse_flag(text) is False
+
+
+@pytest.mark.parametrize("text", ["2", "y", "maybe", " true"])
+def test_neither_true_nor_false(text: str) -> None:
+    with pytest.raises(InvalidSetting):
+        parse_flag(text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "x", "٣", "1_0", " 1"])
+def test_no_counts(text: str) -> None:
+    assert parse_count("12") == 12
+    with pytest.raises(InvalidSetting):
+        parse_count(text)
+
+
+# Every setting
+
+
+@pytest.mark.parametrize("setting", FIELDS, ids=lambda setting: setting.name)
+def test_every_setting_has_help_a_flag_and_a_variable(setting: dataclasses.Field[Any]) -> None:
+    assert len(setting.metadata["help"]) > 10
+    assert flag_name(setting) == "--" + setting.name.replace("_", "-")
+    assert environment_name(setting) == "MILLSTREAM_" + setting.name.upper()
+    assert (setting.metadata["shape"] == "") == isinstance(setting.default, bool)
+
+
+CHECKED = [setting for setting in FIELDS if setting.metadata["parse"] not in (Path, str)]
+
+
+@pytest.mark.parametrize("setting", CHECKED, ids=lambda setting: setting.name)
+def test_an_invalid_value_names_the_flag_or_the_variable_it_came_from(
+    setting: dataclasses.Field[Any],
+) -> None:
+    with pytest.raises(InvalidSetting, match=f"^{flag_name(setting)}: '!'"):
+        build_config({setting.name: "!"}, {})
+    with pytest.raises(InvalidSetting, match=f"^{environment_name(setting)}: '!'"):
+        build_config({}, {environment_name(setting): "!"})
+
+
+@pytest.mark.parametrize("setting", FIELDS, ids=lambda setting: setting.name)
+def test_every_default_is_what_its_own_text_parses_to(setting: dataclasses.Field[Any]) -> None:
+    if setting.default is not None:
+        assert setting.metadata["parse"](str(setting.default)) == setting.default
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"tls_cert": "cert.pem"}, "--tls-key"),
+        ({"tls_key": "key.pem"}, "--tls-cert"),
+        ({"wal_segment_bytes": "4095"}, "--wal-segment-bytes"),
+        ({"page_bytes": "0"}, "--page-bytes"),
+        ({"memory": "true", "data_dir": "x"}, "--data-dir"),
+        ({"log_level": "INFO"}, "--log-level"),
+        ({"log_format": "xml"}, "--log-format"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(flags: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidSetting, match=named):
+        build_config(flags, {})
+
+
+def test_settings_that_go_together_are_taken_together() -> None:
+    config = build_config({"tls_cert": "c", "tls_key": "k", "wal_segment_bytes": "4KiB"}, {})
+    assert (config.tls_cert, config.tls_key) == (Path("c"), Path("k"))
+    assert config.wal_segment_bytes == 4096
+
+
+def test_the_configuration_page_is_up_to_date() -> None:
+    docs = importlib.import_module("millstream.cli.docs")
+    written = (REPOSITORY / "docs" / "configuration.md").read_text()
+    assert written == docs.configuration_markdown(), "run `make docs`"
+
+
+def test_the_configuration_page_has_a_row_for_every_setting() -> None:
+    docs = importlib.import_module("millstream.cli.docs")
+    page = docs.configuration_markdown()
+    assert [name for name in map(flag_name, FIELDS) if f"`{name}" not in page] == []
+    assert [name for name in map(environment_name, FIELDS) if f"`{name}`" not in page] == []
