@@ -105,8 +105,9 @@ def matching_keys(names: Namespace, pattern: Pattern) -> Iterator[bytes]:
     prefix = b"/".join(literal)
     if len(literal) == 1:
         yield from _exactly(names, DEFAULT_BUCKET + b"/" + prefix, single)
-    if len(literal) == len(pattern):
+    else:  # a `**` behind it may stand for nothing
         yield from _exactly(names, prefix, single)
+    if len(literal) == len(pattern):
         return
     first = prefix + b"/" if prefix else b""
     for key in names.keys_from(first):
