@@ -203,6 +203,7 @@ def _build_handlers(
         snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock),
+        control=SubscriptionRoutes(engine, clock, scheme),
     )
 
 
@@ -229,7 +230,6 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     blobs = BlobWorker(storage.blobs, storage.machine)
     handlers = _build_handlers(config, engine, blobs, paths, storage.store_id, scheme)
     app = App(paths, handlers)
-    app.control = SubscriptionRoutes(engine, clock, scheme)
     wakes = Wakes(engine, Couriers(loop))
     server = Server(
         app,

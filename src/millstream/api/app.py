@@ -77,13 +77,13 @@ class Handlers(NamedTuple):
     snapshots: Snapshots
     bootstraps: Bootstraps
     batches: Batches
+    control: SubscriptionRoutes
 
 
 class App:
-    """The handler the HTTP server calls. `metrics` and `control` are set before it is used."""
+    """The handler the HTTP server calls. `metrics` is set once the server exists."""
 
     metrics: Metrics
-    control: SubscriptionRoutes
 
     def __init__(self, paths: StreamPaths, handlers: Handlers) -> None:
         self._paths = paths
@@ -108,7 +108,7 @@ class App:
             elif request.method == b"OPTIONS":
                 self._preflight(request)
             elif request.path.startswith(CONTROL_ROOT):
-                self.control.handle(request)
+                self._handlers.control.handle(request)
             elif request.path.startswith(STREAM_ROOT):
                 self._handle_stream(request, self._paths.key(request.path), lenient=True)
             else:
