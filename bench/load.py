@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.errors import BenchError
 from bench.measure import percentile
 from bench.servers import Server
-from bench.wire import HOST, Connection, encode_append, stream_path
+from bench.wire import HOST, Connection, encode_request, stream_path
 
 SCRIPT = Path(__file__).with_name("lua") / "append.lua"
 WRK_MISSING = "wrk is not installed: apt-get install wrk"
@@ -34,6 +34,8 @@ class Load:
     connections: int
     content_type: str
     body: bytes
+    root: str = stream_path("")
+    below: str = ""  # what follows the stream's name in the path
 
     def stream_names(self) -> list[str]:
         return [f"{self.prefix}{index}" for index in range(self.streams)]
@@ -83,7 +85,8 @@ def _run_wrk(server: Server, load: Load, seconds: int) -> dict[str, int]:
     body_path.write_bytes(load.body)
     options = ["-t1", f"-c{load.connections}", f"-d{seconds}s", f"--timeout={WRK_TIMEOUT_SECONDS}s"]
     script = ["-s", str(SCRIPT), f"http://{HOST}:{server.port}/", "--"]
-    arguments = [stream_path(load.prefix), str(load.streams), load.content_type, str(body_path)]
+    arguments = [load.root + load.prefix, str(load.streams), load.content_type, str(body_path)]
+    arguments += [load.below] if load.below else []
     finished = subprocess.run(
         ["wrk", *options, *script, *arguments],
         capture_output=True,
@@ -98,7 +101,8 @@ def _run_wrk(server: Server, load: Load, seconds: int) -> dict[str, int]:
 
 
 def _run_python(server: Server, load: Load, seconds: int) -> dict[str, int]:
-    requests = [encode_append(name, load.content_type, load.body) for name in load.stream_names()]
+    paths = [f"{load.root}{name}{load.below}" for name in load.stream_names()]
+    requests = [encode_request("POST", path, load.content_type, load.body) for path in paths]
     started = time.monotonic()
     deadline = started + seconds
     with ThreadPoolExecutor(load.connections) as pool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bench.results import Results
-from bench.workloads import append, catch_up, fan_out, json_batch
+from bench.workloads import append, append_batch, catch_up, fan_out, json_batch, listing
 
 MILLSTREAM = "millstream"
 APPENDS_128 = ("append", append.label(128))
@@ -32,6 +32,8 @@ def check_targets(results: Results) -> list[TargetCheck]:
     json_1000 = ("json_batch", json_batch.label(1000))
     read_64 = ("catch_up", catch_up.label(64 * 2**20, 64 * 1024))
     fan_out_1000 = ("fan_out", fan_out.label(1000))
+    batch_500 = ("append_batch", append_batch.label(500))
+    list_1000 = ("listing", listing.label(1_000_000, 1000))
 
     def ours(case: tuple[str, str], figure: str) -> float | None:
         return results.median(*case, MILLSTREAM, figure)
@@ -43,6 +45,8 @@ def check_targets(results: Results) -> list[TargetCheck]:
         _at_least("JSON in arrays of 1000: messages/s", ours(json_1000, MESSAGES), 1_000_000),
         _at_least("catch-up of 64 MiB: MB/s", ours(read_64, "megabytes_per_second"), 1000),
         _at_most("fan-out to 1000: p99 ms", ours(fan_out_1000, "p99_ms"), 25),
+        _at_least("append-batch of 500: records/s", ours(batch_500, MESSAGES), 400_000),
+        _at_most("listing 1000 of 1,000,000: p99 ms", ours(list_1000, "p99_ms"), 20),
         _times_reference(results, "reference-file", append.MANY_STREAMS, 50),
         _times_reference(results, "reference-file", append.FEW_STREAMS, 50),
         _times_reference(results, "reference-memory", append.MANY_STREAMS, 4),

@@ -1,5 +1,5 @@
 -- Appends one body to many streams in turn. Called by bench/load.py:
---   wrk ... -s append.lua URL -- PATH_PREFIX STREAMS CONTENT_TYPE BODY_FILE
+--   wrk ... -s append.lua URL -- PATH_PREFIX STREAMS CONTENT_TYPE BODY_FILE [PATH_SUFFIX]
 -- Requests are formatted once; a table lookup is all the script costs per request.
 
 local requests = {}
@@ -14,10 +14,10 @@ end
 
 function init(args)
   local prefix, streams, content_type = args[1], tonumber(args[2]), args[3]
-  local body = read_file(args[4])
+  local body, suffix = read_file(args[4]), args[5] or ""
   local headers = { ["Host"] = wrk.headers["Host"], ["Content-Type"] = content_type }
   for stream = 0, streams - 1 do
-    requests[stream] = wrk.format("POST", prefix .. stream, headers, body)
+    requests[stream] = wrk.format("POST", prefix .. stream .. suffix, headers, body)
   end
 end
 

@@ -3,7 +3,16 @@
 from collections.abc import Callable, Sequence
 
 from bench.plan import Case, Plan
-from bench.workloads import append, catch_up, fan_out, json_batch, long_poll
+from bench.workloads import (
+    append,
+    append_batch,
+    bootstrap,
+    catch_up,
+    fan_out,
+    json_batch,
+    listing,
+    long_poll,
+)
 
 WORKLOADS: dict[str, Callable[[Plan], Sequence[Case]]] = {
     "append": append.cases,
@@ -11,6 +20,9 @@ WORKLOADS: dict[str, Callable[[Plan], Sequence[Case]]] = {
     "catch_up": catch_up.cases,
     "fan_out": fan_out.cases,
     "long_poll": long_poll.cases,
+    "append_batch": append_batch.cases,
+    "bootstrap": bootstrap.cases,
+    "listing": listing.cases,
 }
 
 __all__ = ["WORKLOADS"]

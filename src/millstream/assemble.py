@@ -13,17 +13,25 @@ from typing import NamedTuple
 
 import structlog
 
-from millstream.api.app import App, fixed_headers
+from millstream.api.app import App, Handlers, fixed_headers
+from millstream.api.batches import Batches
+from millstream.api.bootstrap import Bootstraps
 from millstream.api.long_poll import LongPolls
+from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
+from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import Subscriptions
+from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.config import Config
+from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
+from millstream.engine.wakes import Wakes
+from millstream.engine.webhooks import Couriers
 from millstream.errors import StartupError
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
@@ -38,6 +46,7 @@ from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES
 from millstream.state.commands import Mark, decode_command
 from millstream.state.machine import StateMachine
+from millstream.tier.blobs import BlobStore, FileBlobs, MemoryBlobs
 
 log = structlog.get_logger("millstream")
 
@@ -49,6 +58,7 @@ class Storage(NamedTuple):
     journal: Journal
     lsn: int
     store_id: str
+    blobs: BlobStore
     folder: DataFolder | None
     log_bytes: int
 
@@ -68,7 +78,8 @@ class Stop:
 def open_storage(config: Config, stop: Stop) -> Storage:
     """Recovers what the data folder holds. Raises StartupError; blocks while it reads."""
     if config.memory:
-        return Storage(StateMachine(), MemoryJournal(), 0, secrets.token_hex(16), None, 0)
+        store_id = secrets.token_hex(16)
+        return Storage(StateMachine(), MemoryJournal(), 0, store_id, MemoryBlobs(), None, 0)
     folder = DataFolder(config.data_dir)
     try:
         return _recover(config, folder, stop)
@@ -118,13 +129,15 @@ def _recover(config: Config, folder: DataFolder, stop: Stop) -> Storage:
 
     journal = WalJournal(writer, fail)
     lsn = recovered.next_lsn - 1
-    return Storage(machine, journal, lsn, folder.store_id, folder, writer.log_bytes)
+    blobs = FileBlobs(folder.path / "snapshots")
+    return Storage(machine, journal, lsn, folder.store_id, blobs, folder, writer.log_bytes)
 
 
 def _http_limits(config: Config) -> HttpLimits:
     return HttpLimits(
         header_bytes=config.max_header_bytes,
         body_bytes=config.max_body_bytes,
+        large_body_bytes=config.max_snapshot_bytes,
         body_bytes_in_flight=config.max_inflight_body_bytes,
         connections=config.max_connections,
         idle_seconds=config.idle_timeout,
@@ -169,6 +182,31 @@ async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) ->
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _build_handlers(
+    config: Config,
+    engine: Engine,
+    blobs: BlobWorker,
+    paths: StreamPaths,
+    store_id: str,
+    scheme: str,
+) -> Handlers:
+    loop, clock = asyncio.get_running_loop(), engine.clock
+    reads = Reads(engine, clock, store_id, config.page_bytes)
+    return Handlers(
+        writes=Writes(engine, paths, clock, scheme),
+        reads=reads,
+        long_polls=LongPolls(engine, reads, clock, loop, config.long_poll_timeout),
+        subscriptions=Subscriptions(
+            engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat
+        ),
+        namespace=NamespaceApi(engine, clock),
+        snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
+        bootstraps=Bootstraps(reads, blobs),
+        batches=Batches(engine, clock),
+        control=SubscriptionRoutes(engine, clock, scheme),
+    )
+
+
 @contextlib.asynccontextmanager
 async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
@@ -188,19 +226,25 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
             wal_bytes_recovered=storage.log_bytes,
         )
     paths = StreamPaths()
-    reads = Reads(engine, clock, storage.store_id, config.page_bytes)
-    long_polls = LongPolls(engine, reads, clock, loop, config.long_poll_timeout)
-    subscriptions = Subscriptions(
-        engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat
-    )
     scheme = "https" if tls is not None else "http"
-    writes = Writes(engine, paths, clock, scheme)
-    app = App(paths, writes, reads, long_polls, subscriptions)
-    access_log = _log_request if config.access_log else None
-    server = Server(app, _http_limits(config), fixed_headers(config.cors_origin), access_log)
-    app.metrics = Metrics(server, engine, long_polls, subscriptions)
+    blobs = BlobWorker(storage.blobs, storage.machine)
+    handlers = _build_handlers(config, engine, blobs, paths, storage.store_id, scheme)
+    app = App(paths, handlers)
+    wakes = Wakes(engine, Couriers(loop))
+    server = Server(
+        app,
+        _http_limits(config),
+        fixed_headers(config.cors_origin),
+        _log_request if config.access_log else None,
+        is_snapshot_url,
+    )
+    app.metrics = Metrics(server, engine, handlers.long_polls, handlers.subscriptions)
     try:
+        await asyncio.to_thread(blobs.clear_leftovers)
+        blobs.start(loop)
+        engine.after_batch.append(blobs.collect)
         engine.start(loop)
+        wakes.start(loop)
         if checkpointer is not None:
             checkpointer.start(loop)
         address = await _listen(server, config, tls)
@@ -211,11 +255,13 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         server.stop_listening()
         engine.end_watchers()
         await server.close(config.shutdown_timeout)
+        wakes.stop()
         engine.lifetimes.stop()
         engine.submit_and_forget(Mark(clock.now_ms()))
         if checkpointer is not None:
             await checkpointer.close()
         await storage.journal.close()
+        blobs.close()
         if storage.folder is not None:
             storage.folder.close()
 

@@ -99,6 +99,9 @@ class Config:
     max_body_bytes: int = _setting(
         64 * MIB, parse_size, "SIZE", "largest request body; larger ones get 413"
     )
+    max_snapshot_bytes: int = _setting(
+        128 * MIB, parse_size, "SIZE", "largest snapshot; larger ones get 413"
+    )
     max_header_bytes: int = _setting(
         32 * KIB, parse_size, "SIZE", "largest header block; larger ones get 431"
     )

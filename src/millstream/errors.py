@@ -39,6 +39,28 @@ class StreamNotFound(StreamError):
     code = "stream_not_found"
 
 
+class BucketNotFound(StreamError):
+    code = "bucket_not_found"
+
+
+class BucketExists(StreamError):
+    code = "bucket_exists"
+
+
+class BucketNotEmpty(StreamError):
+    code = "bucket_not_empty"
+
+
+class SnapshotNotFound(StreamError):
+    code = "snapshot_not_found"
+
+
+class SnapshotConflict(StreamError):
+    """The snapshot does not fit what the stream holds now."""
+
+    code = "snapshot_conflict"
+
+
 class RouteNotFound(StreamError):
     code = "not_found"
 
@@ -55,6 +77,16 @@ class StreamGone(StreamError):
     """Deleted, and only kept because forks still read from it."""
 
     code = "stream_gone"
+
+
+class OffsetGone(StreamError):
+    """A snapshot replaced everything before `earliest`."""
+
+    code = "offset_gone"
+
+    def __init__(self, earliest: str) -> None:
+        super().__init__(f"a snapshot replaced everything before {earliest}; read /bootstrap")
+        self.earliest = earliest
 
 
 class StreamExists(StreamError):
@@ -137,6 +169,62 @@ class AppendOutcomeUnknown(StreamError):
     code = "append_outcome_unknown"
     retriable = True
     changed_nothing = False
+
+
+# Subscriptions. Their code words are the protocol's own, in capitals.
+
+
+class InvalidSubscriptionRequest(StreamError):
+    code = "INVALID_REQUEST"
+
+
+class WebhookUrlRejected(StreamError):
+    """The server must not be made to call this address."""
+
+    code = "WEBHOOK_URL_REJECTED"
+
+
+class SubscriptionNotFound(StreamError):
+    code = "SUBSCRIPTION_NOT_FOUND"
+
+
+class SubscriptionExists(StreamError):
+    """The id is taken by a subscription with another configuration."""
+
+    code = "SUBSCRIPTION_ALREADY_EXISTS"
+
+
+class TokenInvalid(StreamError):
+    code = "TOKEN_INVALID"
+
+
+class TokenExpired(StreamError):
+    code = "TOKEN_EXPIRED"
+
+
+class WakeFenced(StreamError):
+    """The wake is over, or somebody else's by now."""
+
+    code = "FENCED"
+
+
+class AlreadyClaimed(StreamError):
+    code = "ALREADY_CLAIMED"
+
+    def __init__(self, message: str, current_holder: str, generation: int) -> None:
+        super().__init__(message)
+        self.current_holder = current_holder
+        self.generation = generation
+
+
+class NoPendingWork(StreamError):
+    code = "NO_PENDING_WORK"
+
+
+class InvalidAck(StreamError):
+    """The offset is no place the subscription's progress could move to."""
+
+    code = "INVALID_OFFSET"
 
 
 class StartupError(Exception):

@@ -13,6 +13,10 @@ TTL_SECONDS_MAX = (
     100 * 365 * 86_400
 )  # a century; beyond it arithmetic on dates stops meaning anything
 
+BATCH_FRAMES_MAX = 512  # one answer entry each; what other servers of this route allow
+BATCH_BYTES_MAX = 32 * MIB
+BUCKETED_KEY_BYTES_MAX = 122  # bucket, slash and stream on the bucketed surface
+
 LONG_POLL_SECONDS_MAX = 60.0  # a longer wait dies in proxies anyway
 PIPELINE_REQUESTS_MAX = (
     32  # requests of one connection parsed ahead of their turn; reading pauses beyond
@@ -20,7 +24,20 @@ PIPELINE_REQUESTS_MAX = (
 SSE_BUFFER_BYTES = (
     256 * KIB
 )  # unsent bytes after which a subscriber is fed from the log again, not from memory
+BOOTSTRAP_PIECE_BYTES = 64 * KIB  # of a bootstrap's body made at a time; one message may be larger
 SMALL_BLOCK_BYTES = (
     64 * KIB
 )  # small appends are merged to blocks of this size; big ones stay as they came
 SMALL_BLOCK_OVERHEAD = 128  # bytes of objects and lists that a block costs beside its content
+
+SUBSCRIPTION_ID_BYTES_MAX = 256  # one segment of a URL that is sent with every wake
+WORKER_NAME_BYTES_MAX = 256  # kept with the lease and shown to whoever comes second
+DESCRIPTION_BYTES_MAX = 4 * KIB  # kept for ever and in every checkpoint
+CONTROL_BODY_BYTES_MAX = MIB  # requests about subscriptions: parsed whole, on the loop
+WAKE_STREAMS_MAX = 1000  # streams in one wake, those with work first; the next wake has the rest
+LISTED_STREAMS_MAX = 10_000  # streams in the answer to a GET of a subscription
+LEASE_MS_MIN, LEASE_MS_MAX = 1000, 600_000  # the protocol's
+WEBHOOK_THREADS = 16  # webhooks under way at once; each waits for somebody else's server
+WEBHOOK_SECONDS_MAX = 30.0  # one attempt, from the look-up of the name to the end of the answer
+WEBHOOK_ANSWER_BYTES_MAX = 64 * KIB  # of a receiver's answer are read; it only has to say done
+RETRY_MS_MIN, RETRY_MS_MAX = 1000, 60_000  # the protocol's

@@ -26,6 +26,11 @@ def fresh_path(label: str = "stream") -> str:
     return f"/v1/stream/{label}-{uuid.uuid4().hex[:16]}"
 
 
+def fresh_bucket(label: str = "bucket") -> str:
+    """The path of a bucket that nobody has created yet."""
+    return f"/{label}-{uuid.uuid4().hex[:16]}"
+
+
 def token(ordinal: int, byte: int) -> str:
     return f"{ordinal:016d}_{byte:016d}"
 
@@ -141,6 +146,33 @@ class Api(Client):
         for message in messages:
             assert self.append(path, message, content_type=content_type).status == 204
         return path
+
+    def bucket(self, label: str = "bucket") -> str:
+        """The path of a new, empty bucket."""
+        path = fresh_bucket(label)
+        created = self.put(path)
+        assert created.status == 201, created
+        return path
+
+    def bucketed(
+        self,
+        *messages: bytes | str,
+        content_type: str = TEXT,
+        headers: Mapping[str, str] | None = None,
+        name: str = "stream",
+    ) -> str:
+        """The path of a new stream in a new bucket of its own."""
+        path = f"{self.bucket()}/{name}"
+        return self.stream(*messages, content_type=content_type, headers=headers, path=path)
+
+    def publish(
+        self,
+        path: str,
+        offset: str,
+        body: bytes | str | None = b"snapshot",
+        content_type: str | None = None,
+    ) -> Reply:
+        return self.put(f"{path}/snapshot/{offset}", body, content_type=content_type)
 
     def append(
         self,

@@ -25,8 +25,10 @@ CHANGES_SECONDS_MAX = 3.0
 class DrainedServer(ServerProcess):
     """Reads the server's output while it runs, so that a full pipe never stops it."""
 
-    def __init__(self, data_dir: Path, *flags: str, wait: bool = True) -> None:
-        super().__init__(data_dir, *flags, wait=False)
+    def __init__(
+        self, data_dir: Path, *flags: str, port: int | None = None, wait: bool = True
+    ) -> None:
+        super().__init__(data_dir, *flags, port=port, wait=False)
         self.drain = threading.Thread(target=self.drain_output, daemon=True)
         self.drain.start()
         if wait:

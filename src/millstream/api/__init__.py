@@ -7,6 +7,9 @@ writes.py     create, append, close, delete
 reads.py      HEAD, catch-up, and the parts all read modes share
 long_poll.py  a reader that waits for one answer
 sse.py        readers that stay
+subscriptions.py  subscriptions below __ds/, and the streams they follow
+wakes.py      what workers do with a wake: callback, claim, ack, release
+control.py    what the two share
 operations.py /healthz, /readyz, /metrics
 errors.py     the one table from errors to status codes
 """

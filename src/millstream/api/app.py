@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from millstream.api.arguments import Query
+from millstream.api.batches import Batches
+from millstream.api.bootstrap import Bootstraps
 from millstream.api.errors import respond_error
 from millstream.api.long_poll import LongPolls
+from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics, respond_health, respond_ready
-from millstream.api.paths import STREAM_ROOT, StreamPaths
+from millstream.api.paths import (
+    CONTROL_ROOT,
+    RESERVED_BUCKETS,
+    RESERVED_STREAM,
+    STREAM_ROOT,
+    StreamPaths,
+    bucketed_key,
+    check_bucket_id,
+    unescape_all,
+)
 from millstream.api.reads import Reads
+from millstream.api.snapshots import Snapshots
 from millstream.api.sse import Subscriptions
+from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.errors import MethodNotAllowed, RouteNotFound, StreamError
 from millstream.http.message import Request
@@ -25,7 +40,7 @@ _EXPOSED = ", ".join(
 )
 _ALLOWED = ", ".join(
     (
-        "Authorization, Content-Type, If-None-Match, Accept, Cache-Control, Last-Event-ID",
+        "Authorization, Content-Type, If-None-Match, Accept, Cache-Control, Last-Event-ID, Prefer",
         "Stream-TTL, Stream-Expires-At, Stream-Seq, Stream-Closed, Stream-Forked-From",
         "Stream-Fork-Offset, Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq",
     )
@@ -35,7 +50,6 @@ _PREFLIGHT = (
     f"access-control-allow-headers: {_ALLOWED}\r\n"
     "access-control-max-age: 86400\r\n"
 ).encode()
-_STREAM_METHODS = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
 def fixed_headers(cors_origin: str) -> bytes:
@@ -52,30 +66,36 @@ def fixed_headers(cors_origin: str) -> bytes:
     return "".join(line + "\r\n" for line in lines).encode()
 
 
+class Handlers(NamedTuple):
+    """Everything the routes lead to."""
+
+    writes: Writes
+    reads: Reads
+    long_polls: LongPolls
+    subscriptions: Subscriptions
+    namespace: NamespaceApi
+    snapshots: Snapshots
+    bootstraps: Bootstraps
+    batches: Batches
+    control: SubscriptionRoutes
+
+
 class App:
     """The handler the HTTP server calls. `metrics` is set once the server exists."""
 
     metrics: Metrics
 
-    def __init__(
-        self,
-        paths: StreamPaths,
-        writes: Writes,
-        reads: Reads,
-        long_polls: LongPolls,
-        subscriptions: Subscriptions,
-    ) -> None:
+    def __init__(self, paths: StreamPaths, handlers: Handlers) -> None:
         self._paths = paths
         self._known_keys = paths.keys
-        self._append = writes.append
-        self._writes = writes
-        self._reads = reads
-        self._long_polls = long_polls
-        self._subscriptions = subscriptions
+        self._handlers = handlers
+        self._writes = handlers.writes
+        self._append = handlers.writes.append
         self._operations: dict[bytes, tuple[str, Callable[[Request], None]]] = {
             b"/healthz": ("healthz", respond_health),
             b"/readyz": ("readyz", lambda request: respond_ready(request, self.is_ready)),
             b"/metrics": ("metrics", lambda request: self.metrics.respond(request)),
+            b"/v1/streams": ("list", self._list_all),
         }
         self.is_ready = False
 
@@ -85,60 +105,135 @@ class App:
             if key is not None and request.method == b"POST":
                 request.route = "append"
                 self._append(request, key)
+            elif request.method == b"OPTIONS":
+                self._preflight(request)
+            elif request.path.startswith(CONTROL_ROOT):
+                self._handlers.control.handle(request)
             elif request.path.startswith(STREAM_ROOT):
-                self._handle_stream(request)
+                self._handle_stream(request, self._paths.key(request.path), lenient=True)
             else:
                 self._handle_other(request)
         except StreamError as error:
             respond_error(request, error)
 
-    def _handle_stream(self, request: Request) -> None:
+    def _handle_stream(self, request: Request, key: bytes, *, lenient: bool) -> None:
         method = request.method
         if method == b"POST":
             request.route = "append"
-            self._writes.append(request, self._paths.key(request.path))
+            self._writes.append(request, key)
         elif method == b"GET":
-            self._read(request, self._paths.key(request.path))
+            self._read(request, key)
         elif method == b"PUT":
             request.route = "create"
-            self._writes.create(request, self._paths.key(request.path))
+            self._writes.create(request, key, implies_bucket=lenient)
         elif method == b"HEAD":
             request.route = "head"
-            self._reads.head(request, self._paths.key(request.path))
+            self._handlers.reads.head(request, key)
         elif method == b"DELETE":
             request.route = "delete"
-            self._writes.delete(request, self._paths.key(request.path))
-        elif method == b"OPTIONS":
-            self._preflight(request)
+            self._writes.delete(request, key)
         else:
-            raise MethodNotAllowed("streams know GET, HEAD, PUT, POST and DELETE", _STREAM_METHODS)
+            raise _not_allowed("GET, HEAD, PUT, POST, DELETE")
 
     def _read(self, request: Request, key: bytes) -> None:
         query = Query(request.query)
         request.route = "read"
         live = query.live()
         if live is None:
-            self._reads.catch_up(request, key, query)
+            self._handlers.reads.catch_up(request, key, query)
         elif live == b"sse":
             request.route = "sse"
-            self._subscriptions.open(request, key, query)
+            self._handlers.subscriptions.open(request, key, query)
         else:
             request.route = "long_poll"
-            self._long_polls.open(request, key, query)
+            self._handlers.long_polls.open(request, key, query)
 
     def _handle_other(self, request: Request) -> None:
-        if request.method == b"OPTIONS":
-            self._preflight(request)
-            return
+        if request.method == b"PUT" and request.path[1:] in RESERVED_BUCKETS:
+            check_bucket_id(request.path[1:], new=True)
         operation = self._operations.get(request.path)
         if operation is None:
-            raise RouteNotFound("there is nothing here; streams live below /v1/stream/")
+            self._handle_bucketed(request)
+            return
         if request.method not in (b"GET", b"HEAD"):
-            raise MethodNotAllowed("use GET", "GET, HEAD, OPTIONS")
+            raise _not_allowed("GET, HEAD")
         request.route, respond = operation
         respond(request)
+
+    def _list_all(self, request: Request) -> None:
+        self._handlers.namespace.list_all(request, Query(request.query))
+
+    # /{bucket}, /{bucket}/streams, /{bucket}/{stream} and what hangs below a stream
+
+    def _handle_bucketed(self, request: Request) -> None:
+        parts = request.path.split(b"/")[1:]
+        if parts[0] in RESERVED_BUCKETS or parts[0] == b"v1" or not parts[0] or len(parts) > 4:
+            raise RouteNotFound("nothing is here; try /v1/stream/{path} or /{bucket}/{stream}")
+        if len(parts) == 1:
+            self._handle_bucket(request, unescape_all(parts[0]))
+        elif len(parts) == 2 and parts[1] == RESERVED_STREAM and request.method == b"GET":
+            request.route = "list"
+            bucket = unescape_all(parts[0])
+            self._handlers.namespace.list_bucket(request, bucket, Query(request.query))
+        else:
+            key = bucketed_key(unescape_all(parts[0]), parts[1])
+            if len(parts) == 2:
+                self._handle_stream(request, key, lenient=False)
+            else:
+                self._handle_below_stream(request, key, parts[2:])
+
+    def _handle_bucket(self, request: Request, bucket: bytes) -> None:
+        request.route = "bucket"
+        namespace = self._handlers.namespace
+        if request.method == b"PUT":
+            namespace.create(request, bucket)
+        elif request.method in (b"GET", b"HEAD"):
+            namespace.describe(request, bucket)
+        elif request.method == b"DELETE":
+            namespace.delete(request, bucket)
+        else:
+            raise _not_allowed("GET, HEAD, PUT, DELETE")
+
+    def _handle_below_stream(self, request: Request, key: bytes, below: list[bytes]) -> None:
+        method, what = request.method, below[0]
+        if what == b"snapshot":
+            request.route = "snapshot"
+            self._handle_snapshot(request, key, below[1:])
+        elif what == b"bootstrap" and len(below) == 1:
+            request.route = "bootstrap"
+            if method != b"GET":
+                raise _not_allowed("GET")
+            self._handlers.bootstraps.open(request, key, Query(request.query))
+        elif what == b"append-batch" and len(below) == 1:
+            request.route = "append_batch"
+            if method != b"POST":
+                raise _not_allowed("POST")
+            self._handlers.batches.append(request, key)
+        else:
+            raise RouteNotFound("a stream has /snapshot, /bootstrap and /append-batch below it")
+
+    def _handle_snapshot(self, request: Request, key: bytes, offset: list[bytes]) -> None:
+        snapshots, method = self._handlers.snapshots, request.method
+        if not offset:
+            if method not in (b"GET", b"HEAD"):
+                raise _not_allowed("GET, HEAD")
+            snapshots.redirect(request, key)
+            return
+        token = unescape_all(offset[0])
+        if method == b"PUT":
+            snapshots.publish(request, key, token)
+        elif method in (b"GET", b"HEAD"):
+            snapshots.read(request, key, token)
+        elif method == b"DELETE":
+            snapshots.delete(request, key, token)
+        else:
+            raise _not_allowed("GET, HEAD, PUT, DELETE")
 
     @staticmethod
     def _preflight(request: Request) -> None:
         request.route = "preflight"
         request.respond(204, _PREFLIGHT)
+
+
+def _not_allowed(methods: str) -> MethodNotAllowed:
+    return MethodNotAllowed(f"use one of {methods}", f"{methods}, OPTIONS")

@@ -13,17 +13,33 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.InvalidJson: 400,
     errors.EmptyBody: 400,
     errors.ProducerEpochStart: 400,
+    errors.InvalidSubscriptionRequest: 400,
+    errors.WebhookUrlRejected: 400,
+    errors.TokenInvalid: 401,
+    errors.TokenExpired: 401,
     errors.ProducerFenced: 403,
     errors.StreamNotFound: 404,
     errors.RouteNotFound: 404,
+    errors.BucketNotFound: 404,
+    errors.SnapshotNotFound: 404,
+    errors.SubscriptionNotFound: 404,
     errors.MethodNotAllowed: 405,
+    errors.BucketExists: 409,
+    errors.BucketNotEmpty: 409,
+    errors.SnapshotConflict: 409,
     errors.StreamExists: 409,
     errors.ContentTypeMismatch: 409,
     errors.StreamClosed: 409,
     errors.SequenceRegression: 409,
     errors.ProducerGap: 409,
     errors.ForkSourceUnavailable: 409,
+    errors.SubscriptionExists: 409,
+    errors.WakeFenced: 409,
+    errors.AlreadyClaimed: 409,
+    errors.NoPendingWork: 409,
+    errors.InvalidAck: 409,
     errors.StreamGone: 410,
+    errors.OffsetGone: 410,
     errors.BodyTooLarge: 413,
     errors.AppendOutcomeUnknown: 500,
     errors.Overloaded: 503,
@@ -36,6 +52,10 @@ def error_headers(error: errors.StreamError) -> bytes:
     """Facts of the error that the protocol wants as headers."""
     if isinstance(error, errors.StreamClosed):
         return (f"stream-closed: true\r\nstream-next-offset: {error.final_offset}\r\n").encode()
+    if isinstance(error, errors.OffsetGone):
+        return (
+            f"stream-earliest-offset: {error.earliest}\r\nstream-next-offset: {error.earliest}\r\n"
+        ).encode()
     if isinstance(error, errors.ProducerFenced):
         return b"producer-epoch: %d\r\n" % error.current_epoch
     if isinstance(error, errors.ProducerGap):
@@ -45,12 +65,22 @@ def error_headers(error: errors.StreamError) -> bytes:
         )
     if isinstance(error, errors.MethodNotAllowed):
         return f"allow: {error.allow}\r\n".encode()
+    if isinstance(error, errors.TokenInvalid | errors.TokenExpired):
+        return b"www-authenticate: Bearer\r\n"
     if STATUS[type(error)] == 503:
         return b"retry-after: 1\r\n"
     return b""
 
 
+def error_fields(error: errors.StreamError) -> dict[str, str | int]:
+    """Facts of the error that the protocol wants beside code and message."""
+    if isinstance(error, errors.AlreadyClaimed):
+        return {"current_holder": error.current_holder, "generation": error.generation}
+    return {}
+
+
 def respond_error(request: Request, error: errors.StreamError, extra_headers: bytes = b"") -> None:
-    body = msgspec.json.encode({"error": {"code": error.code, "message": error.message}})
+    fields = {"code": error.code, "message": error.message, **error_fields(error)}
+    body = msgspec.json.encode({"error": fields})
     headers = b"content-type: application/json\r\ncache-control: no-store\r\n" + extra_headers
     request.respond(STATUS[type(error)], headers + error_headers(error), body)

@@ -22,7 +22,7 @@ from millstream.engine.engine import Engine
 from millstream.errors import InvalidOffset, StreamError, StreamNotFound
 from millstream.http.message import Request
 from millstream.protocol.cursors import decode_cursor, next_cursor
-from millstream.state.machine import gone
+from millstream.state.decisions import gone
 from millstream.state.stream import Stream
 
 

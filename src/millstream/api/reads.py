@@ -8,10 +8,16 @@ from millstream.api import arguments
 from millstream.api.arguments import Query
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.errors import InvalidOffset
+from millstream.errors import InvalidOffset, OffsetGone
 from millstream.http.message import Request
 from millstream.protocol.durations import encode_timestamp
-from millstream.protocol.offsets import BEGINNING_TOKEN, NOW_TOKEN, decode_offset, encode_offset
+from millstream.protocol.offsets import (
+    BEGINNING_TOKEN,
+    NOW_TOKEN,
+    START,
+    decode_offset,
+    encode_offset,
+)
 from millstream.state.stream import Stream
 
 CACHEABLE = b"cache-control: public, max-age=60, stale-while-revalidate=300\r\n"
@@ -44,10 +50,14 @@ def tail_position(stream: Stream) -> Position:
 def locate(stream: Stream, token: bytes | None) -> Position:
     """The position a token names. Raises InvalidOffset when it is none of this stream's."""
     if token is None or token == BEGINNING_TOKEN:
-        return Position(0, 0)
-    if token == NOW_TOKEN:
+        offset = START
+    elif token == NOW_TOKEN:
         return tail_position(stream)
-    place = stream.resolve(decode_offset(token))
+    else:
+        offset = decode_offset(token)
+    if stream.log.first_ordinal and stream.is_trimmed(offset):
+        raise OffsetGone(stream.earliest)
+    place = stream.resolve(offset)
     if place is None:
         raise InvalidOffset(
             "offset is not a position in this stream; use a value from Stream-Next-Offset"
@@ -136,6 +146,9 @@ class Reads:
         )
         if stream.closed:
             headers += b"stream-closed: true\r\n"
+        if stream.snapshot is not None:
+            headers += b"stream-snapshot-offset: %b\r\n" % stream.snapshot.offset.encode()
+            headers += b"stream-earliest-offset: %b\r\n" % stream.earliest.encode()
         if stream.ttl_ms is not None:
             headers += b"stream-ttl: %d\r\n" % (stream.ttl_ms // 1000)
         if stream.expires_at_ms is not None:

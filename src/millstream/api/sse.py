@@ -122,11 +122,15 @@ class Feed:
                     chunk, data = self.frame(page, cursor)
             if page is not None:
                 subscriber.deliver(page, chunk, data)
+            else:
+                subscriber.end_if_trimmed()
 
     def next_page(self, start: Position, bytes_max: int | None) -> Page | None:
         """The next page, never ending inside a character of text; None: nothing (whole) yet."""
         stream = self.stream
         if start.ordinal == stream.log.tail_ordinal and not stream.closed:
+            return None
+        if start.ordinal < stream.log.first_ordinal:
             return None
         page = plan_page(stream, start, bytes_max or self.hub.page_bytes)
         if self.is_plain_text and not stream.closed:
@@ -200,8 +204,14 @@ class Subscriber:
         while not self.body.is_blocked and not self.body.ended:
             page = self._feed.next_page(self.position, self.bytes_max)
             if page is None:
+                self.end_if_trimmed()
                 break
             self._write(page)
+
+    def end_if_trimmed(self) -> None:
+        """A snapshot replaced what this reader has not read yet: coming again it hears 410."""
+        if self.position.ordinal < self._feed.stream.log.first_ordinal:
+            self.end()
 
     def _write(self, page: Page) -> None:
         cursor = max(self.cursor, current_cursor(self._feed.hub.clock.now_ms()))

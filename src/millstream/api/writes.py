@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from millstream.api import arguments
 from millstream.api.errors import respond_error
-from millstream.api.paths import STREAM_ROOT, StreamPaths
+from millstream.api.paths import StreamPaths
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
 from millstream.http.message import Request
 from millstream.protocol import content_types, json_mode
 from millstream.state.commands import Append, CreateStream, DeleteStream
-from millstream.state.machine import Done, Outcome, decide_append, is_final
+from millstream.state.decisions import decide_append, is_final
+from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
 _CLOSED = b"stream-closed: true\r\n"
@@ -76,22 +77,21 @@ class Writes:
         if isinstance(outcome, StreamError):
             respond_error(request, outcome, _closure_headers(stream, outcome))
             return
-        log = stream.log
-        headers = b"stream-next-offset: %016d_%016d\r\n" % (log.tail_ordinal, log.tail_byte)
-        if stream.closed:
-            headers += _CLOSED
-        status = 204
+        ordinal, byte, status, headers = stream.log.tail_ordinal, stream.log.tail_byte, 204, b""
         if command.producer_id is not None:
             assert stream.producers is not None
-            epoch, seq = stream.producers[command.producer_id]
-            headers += b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % (epoch, seq)
+            epoch, seq, ordinal, byte = stream.producers[command.producer_id]
+            headers = b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % (epoch, seq)
             if outcome is Done.APPENDED and command.count:
                 status = 200
+        headers += b"stream-next-offset: %016d_%016d\r\n" % (ordinal, byte)
+        if stream.closed:
+            headers += _CLOSED
         request.connection.send_response(request, status, headers, b"")
 
     # Create and fork
 
-    def create(self, request: Request, key: bytes) -> None:
+    def create(self, request: Request, key: bytes, implies_bucket: bool) -> None:
         headers = request.headers
         given = arguments.lifetime(headers)
         fork = arguments.fork_request(headers)
@@ -104,6 +104,7 @@ class Writes:
             given.expires_at_ms,
             arguments.says_true(headers, b"stream-closed"),
             lifetime_given=fork is None or given.is_given,
+            implies_bucket=implies_bucket,
         )
         if fork is not None:
             command.fork_from = self._source_key(fork.source)
@@ -140,9 +141,7 @@ class Writes:
         return content_types.DEFAULT_CONTENT_TYPE
 
     def _source_key(self, raw_path: bytes) -> bytes:
-        if not raw_path.startswith(STREAM_ROOT):
-            raise InvalidRequest("Stream-Forked-From must be a path such as /v1/stream/name")
-        return self._paths.key(raw_path)
+        return self._paths.any_key(raw_path)
 
     @staticmethod
     def _add_initial_content(command: CreateStream, body: bytes) -> None:

@@ -2,5 +2,7 @@
 
 engine.py        the one place where committed commands become state and answers
 lifetimes.py     sliding and absolute expiry
+wakes.py         subscriptions: wakes, leases, retries
+webhooks.py      sends webhooks, safely
 checkpointer.py  writes the whole state now and then, so that the log stays short
 """

@@ -40,7 +40,7 @@ class Checkpointer:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._engine.after_batch = self.check
+        self._engine.after_batch.append(self.check)
 
     def check(self) -> None:
         """Called after every batch; starts a checkpoint when one is due."""
@@ -74,6 +74,7 @@ class Checkpointer:
         log.info("checkpoint", lsn=lsn, bytes=self._size_of_last)
 
     async def close(self) -> None:
-        self._engine.after_batch = None
+        if self.check in self._engine.after_batch:
+            self._engine.after_batch.remove(self.check)
         if self._running is not None:
             await asyncio.wait([self._running])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from millstream.clock import Clock
@@ -11,7 +11,9 @@ from millstream.engine.lifetimes import Lifetimes
 from millstream.errors import StreamError, StreamNotFound
 from millstream.journal.contract import Entry, Journal, Reply
 from millstream.state.commands import AnyCommand, Append
-from millstream.state.machine import Done, Outcome, StateMachine, gone
+from millstream.state.decisions import gone
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
 
@@ -37,7 +39,8 @@ class Engine:
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
         self.lifetimes = Lifetimes(self)
-        self.after_batch: Callable[[], None] | None = None
+        self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
+        self.attend_subscriptions: Callable[[Iterable[str]], None] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.journal.start(loop, self._committed, self._refused)
@@ -80,10 +83,21 @@ class Engine:
         if self.machine.ended:
             woken.update(self.machine.ended)
             self.machine.ended.clear()
+        if self.machine.subscriptions.stirred:
+            self._attend_subscriptions(woken)
         for stream_id in woken:
             self._wake(stream_id)
-        if self.after_batch is not None:
-            self.after_batch()
+        for call in self.after_batch:
+            call()
+
+    def _attend_subscriptions(self, woken: set[int]) -> None:
+        """Once per batch in which any of them changed."""
+        subscriptions = self.machine.subscriptions
+        stirred, subscriptions.stirred = subscriptions.stirred, {}
+        woken.update(subscriptions.grown)
+        subscriptions.grown.clear()
+        if self.attend_subscriptions is not None:
+            self.attend_subscriptions(stirred)
 
     @staticmethod
     def _refused(batch: list[Entry], error: StreamError) -> None:

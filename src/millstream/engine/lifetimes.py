@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import StreamError
 from millstream.state.commands import ExpireStream, TouchStream
-from millstream.state.machine import Done, Outcome
+from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
 if TYPE_CHECKING:
@@ -60,9 +60,14 @@ class Lifetimes:
     def _touched(self, stream_id: int, outcome: Outcome) -> None:
         self._touching.discard(stream_id)
 
-    def confirm_alive(self, stream: Stream, now_ms: int) -> bool:
+    @staticmethod
+    def is_over(stream: Stream, now_ms: int) -> bool:
         deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
-        if deadline is not None and now_ms >= deadline:
+        return deadline is not None and now_ms >= deadline
+
+    def confirm_alive(self, stream: Stream, now_ms: int) -> bool:
+        """Not over; and the journal knows or will know why before anything else of this stream."""
+        if self.is_over(stream, now_ms):
             return False
         if stream.is_expired(now_ms):
             self._engine.submit_and_forget(TouchStream(stream.accessed_ms, stream.stream_id))

@@ -3,7 +3,8 @@
     block   kind u8 | length u32 | crc u32 (over kind, length and payload) | payload
 
 Kinds: HEADER (what it covers), DATA (raw bytes of one content block, shared by forks, numbered from
-0 in file order), STREAM (one stream, MessagePack), END (how many blocks of each kind came before).
+0 in file order), BUCKET and STREAM (MessagePack; buckets come first), KEYS and SUBSCRIPTION
+(MessagePack; after the streams), END (how many DATA and STREAM blocks came before).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import msgspec
 
 from millstream.formats.wal import crc32c
 
-HEADER, DATA, STREAM, END = 1, 2, 3, 4
+HEADER, DATA, STREAM, END, BUCKET = 1, 2, 3, 4, 5
+SUBSCRIPTION, KEYS = 20, 21
 FORMAT = 1
 
 _LEAD = Struct("<BI")
@@ -46,11 +48,49 @@ class StreamImage(msgspec.Struct, array_like=True):
     deleted: bool
     forks: int
     origin: tuple[int, bytes, int, int, int] | None
-    producers: dict[bytes, tuple[int, int]] | None
+    producers: dict[bytes, tuple[int, int, int, int]] | None
     stream_seq: bytes | None
     blocks: list[
         tuple[int, int, bytes]
     ]  # DATA number, messages, ends as u32 (empty for one message)
+    first_ordinal: int = 0
+    first_byte: int = 0
+    snapshot: tuple[int, int, str, bytes, int, str] | None = None
+
+
+class BucketImage(msgspec.Struct, array_like=True):
+    name: bytes
+    created_ms: int
+
+
+class KeysImage(msgspec.Struct, array_like=True):
+    """The secrets behind webhook signatures and wake tokens."""
+
+    signing_seed: bytes
+    token_key: bytes
+
+
+class SubscriptionImage(msgspec.Struct, array_like=True):
+    """One subscription; streams are named by key."""
+
+    subscription_id: str
+    base_url: str
+    created_ms: int
+    lease_ttl_ms: int
+    pattern: bytes | None
+    streams: tuple[bytes, ...]
+    webhook_url: str | None
+    wake_stream: bytes | None
+    description: str | None
+    links: list[tuple[bytes, int, int, bool, bool]]  # key, acked ordinal and byte, explicit, glob
+    pending: list[bytes]  # keys of links with work, oldest first
+    generation: int
+    wake_id: str | None
+    is_delivered: bool
+    holder: str | None
+    lease_deadline_ms: int | None
+    retries: int
+    next_attempt_ms: int
 
 
 class CheckpointEnd(msgspec.Struct, array_like=True):

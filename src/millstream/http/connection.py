@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         self.body_stream: BodyStream | None = None
         self.waiting: deque[Request | Refusal] = deque()
         self.write_paused = False
+        self.unsent_bytes = 0  # when the client was last looked at while writing was paused
         self.read_paused = False
         self.dispatching = False
         self.refused = False  # whatever still arrives is thrown away
@@ -125,6 +126,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.write_paused = True
         self.blocked_since = self.server.tick
+        self.unsent_bytes = 0
 
     def resume_writing(self) -> None:
         self.write_paused = False
@@ -208,7 +210,7 @@ class Connection(asyncio.Protocol):
         self.progress = 0
         if b"content-length" in headers:
             if int(headers[b"content-length"]) > limits.body_bytes:
-                raise _body_refusal(limits.body_bytes)
+                self._check_body_size(int(headers[b"content-length"]))
         elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise Refusal(501, "unknown_transfer_encoding", "only chunked is understood")
         if b"expect" in headers and self.current is None and not self.waiting:
@@ -233,7 +235,14 @@ class Connection(asyncio.Protocol):
         if self.body_bytes > CHARGED_BODY_BYTES:
             self._charge_body(len(part))
         if self.body_bytes > self.server.limits.body_bytes:
-            raise _body_refusal(self.server.limits.body_bytes)
+            self._check_body_size(self.body_bytes)
+
+    def _check_body_size(self, size: int) -> None:
+        limits = self.server.limits
+        large = self.server.is_large(self.url)
+        limit = max(limits.body_bytes, limits.large_body_bytes) if large else limits.body_bytes
+        if size > limit:
+            raise _body_refusal(limit)
 
     def on_message_complete(self) -> None:
         parser, url, body = self.parser, self.url, self.body
@@ -443,7 +452,9 @@ class Connection(asyncio.Protocol):
         """Called every second: ends what takes too long."""
         limits = self.server.limits
         if self.write_paused:
-            if tick - self.blocked_since > limits.stall_seconds:
+            if self._is_draining():
+                self.blocked_since = tick
+            elif tick - self.blocked_since > limits.stall_seconds:
                 self.abort()
         elif self.current is not None or self.refused:
             return
@@ -453,6 +464,12 @@ class Connection(asyncio.Protocol):
                 self._refuse(Refusal(408, "request_timeout", "the request did not arrive in time"))
         elif tick - self.last_data > limits.idle_seconds:
             self.close_if_idle()
+
+    def _is_draining(self) -> bool:
+        """Whether the client took some of a large answer since the last look."""
+        left = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        draining, self.unsent_bytes = left < self.unsent_bytes, left
+        return draining
 
     def close_if_idle(self) -> None:
         if self.current is None and not self.waiting and self.transport is not None:

@@ -24,6 +24,7 @@ log = structlog.get_logger("millstream.http")
 class HttpLimits:
     header_bytes: int
     body_bytes: int
+    large_body_bytes: int  # for URLs that `is_large` picks out
     body_bytes_in_flight: int
     connections: int
     idle_seconds: float
@@ -41,10 +42,12 @@ class Server:
         limits: HttpLimits,
         fixed_headers: bytes,
         access_log: Callable[[Request, int], None] | None = None,
+        is_large: Callable[[bytes], bool] = lambda url: False,
     ) -> None:
         self.handler = handler
         self.limits = limits
         self.access_log = access_log
+        self.is_large = is_large
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         self.counts: Counter[tuple[str, int]] = Counter()  # (route, status) -> requests

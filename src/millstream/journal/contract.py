@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from millstream.errors import StreamError
 from millstream.state.commands import AnyCommand
-from millstream.state.machine import Outcome
+from millstream.state.outcomes import Outcome
 
 # Called once, right after its command was applied or refused, with the context it came with.
 Reply = Callable[[Any, Outcome], None]

@@ -31,6 +31,7 @@ class CreateStream(Command, tag=1):
     fork_byte: int | None = None
     fork_sub_offset: int = 0
     lifetime_given: bool = True
+    implies_bucket: bool = True  # False: the bucket must exist already
 
 
 class Append(Command, tag=2):
@@ -68,7 +69,146 @@ class Mark(Command, tag=6):
     """Changes nothing; the last record of a clean stop."""
 
 
-AnyCommand = CreateStream | Append | DeleteStream | TouchStream | ExpireStream | Mark
+class CreateBucket(Command, tag=7):
+    name: bytes
+
+
+class DeleteBucket(Command, tag=8):
+    name: bytes
+
+
+class PublishSnapshot(Command, tag=9):
+    """Makes a stored blob the stream's snapshot and drops the messages before it."""
+
+    stream_id: int
+    ordinal: int
+    byte: int
+    blob: str
+    content_type: bytes
+    size: int
+    digest: str
+
+
+# Subscriptions: tags 20 to 35. Streams are named by key.
+
+
+class InstallKeys(Command, tag=20):
+    """The secrets behind signatures and tokens; the first to be committed are kept for ever."""
+
+    signing_seed: bytes
+    token_key: bytes
+
+
+class CreateSubscription(Command, tag=21):
+    """A webhook subscription has `webhook_url`, a pull-wake one `wake_stream`."""
+
+    subscription_id: str
+    base_url: str  # where this server was reached; callback URLs are built on it
+    lease_ttl_ms: int
+    pattern: bytes | None = None
+    streams: tuple[bytes, ...] = ()
+    webhook_url: str | None = None
+    wake_stream: bytes | None = None
+    description: str | None = None
+
+
+class DeleteSubscription(Command, tag=22):
+    subscription_id: str
+
+
+class LinkStreams(Command, tag=23):
+    subscription_id: str
+    streams: tuple[bytes, ...]
+
+
+class UnlinkStream(Command, tag=24):
+    subscription_id: str
+    stream: bytes
+
+
+class IssueWake(Command, tag=25):
+    """Begins a wake if there is work, none is in flight, and it is this generation's turn."""
+
+    subscription_id: str
+    generation: int
+    wake_id: str
+    jitter_permille: int = 0
+
+
+class AnnounceWake(Command, tag=26):
+    """Tries again to write the event of a pull-wake."""
+
+    subscription_id: str
+    wake_id: str
+    jitter_permille: int = 0
+
+
+class ReportDelivery(Command, tag=27):
+    """What became of a webhook. `done` acknowledges the tails that it told of."""
+
+    subscription_id: str
+    wake_id: str
+    delivered: bool
+    done: bool = False
+    tails: tuple[tuple[int, int, int], ...] = ()  # stream_id, ordinal, byte
+    jitter_permille: int = 0
+
+
+class ClaimWake(Command, tag=28):
+    """A worker takes the wake; `wake_id` is for the case that there is none in flight yet."""
+
+    subscription_id: str
+    worker: str
+    wake_id: str
+    jitter_permille: int = 0
+
+
+class AckWake(Command, tag=29):
+    """Progress and a sign of life; with `done` the wake is over."""
+
+    subscription_id: str
+    wake_id: str
+    generation: int
+    acks: tuple[tuple[bytes, int | None, int | None], ...] = ()  # key, ordinal, byte
+    done: bool = False
+
+
+class ReleaseWake(Command, tag=30):
+    subscription_id: str
+    wake_id: str
+    generation: int
+
+
+class ExpireLease(Command, tag=31):
+    """Ends the wake if its lease is over at `now_ms`."""
+
+    subscription_id: str
+    wake_id: str
+
+
+AnyCommand = (
+    CreateStream
+    | Append
+    | DeleteStream
+    | TouchStream
+    | ExpireStream
+    | Mark
+    | CreateBucket
+    | DeleteBucket
+    | PublishSnapshot
+    | InstallKeys
+    | CreateSubscription
+    | DeleteSubscription
+    | LinkStreams
+    | UnlinkStream
+    | IssueWake
+    | AnnounceWake
+    | ReportDelivery
+    | ClaimWake
+    | AckWake
+    | ReleaseWake
+    | ExpireLease
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)

@@ -12,10 +12,12 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.formats.checkpoint import (
+    BUCKET,
     DATA,
     END,
     HEADER,
     STREAM,
+    BucketImage,
     CheckpointEnd,
     CheckpointHeader,
     StreamImage,
@@ -23,7 +25,13 @@ from millstream.formats.checkpoint import (
 )
 from millstream.state.log import Ends, Log, decode_ends
 from millstream.state.machine import StateMachine
-from millstream.state.stream import ForkOrigin, Producer, Stream
+from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
+from millstream.state.subscription_images import (
+    SUBSCRIPTION_KINDS,
+    SubscriptionBlock,
+    capture_subscriptions,
+    restore_subscription_block,
+)
 
 _encode = msgspec.msgpack.encode
 _stream_decoder = msgspec.msgpack.Decoder(StreamImage)
@@ -37,12 +45,19 @@ class CapturedStream(NamedTuple):
 
 class Capture(NamedTuple):
     next_stream_id: int
+    buckets: list[BucketImage]
     streams: list[CapturedStream]
+    subscriptions: list[SubscriptionBlock]
 
 
 def capture(machine: StateMachine) -> Capture:
     """The whole state as it is now; later changes to the machine do not show in it."""
-    return Capture(machine.next_stream_id, [_capture_stream(s) for s in machine.by_id.values()])
+    return Capture(
+        machine.next_stream_id,
+        [BucketImage(b.name, b.created_ms) for b in machine.names.buckets.values()],
+        [_capture_stream(stream) for stream in machine.by_id.values()],
+        capture_subscriptions(machine.subscriptions),
+    )
 
 
 def _capture_stream(stream: Stream) -> CapturedStream:
@@ -63,6 +78,9 @@ def _capture_stream(stream: Stream) -> CapturedStream:
         None if stream.producers is None else dict(stream.producers),
         stream.stream_seq,
         [],
+        stream.log.first_ordinal,
+        stream.log.first_byte,
+        stream.snapshot,
     )
     return CapturedStream(image, stream.log.datas[:], stream.log.ends[:])
 
@@ -71,6 +89,8 @@ def encode_capture(captured: Capture, store_id: str, lsn: int) -> Iterator[bytes
     """The blocks of a checkpoint file, one at a time. Content shared by forks is written once."""
     header = CheckpointHeader(1, store_id, lsn, captured.next_stream_id)
     yield encode_block(HEADER, _encode(header))
+    for bucket in captured.buckets:
+        yield encode_block(BUCKET, _encode(bucket))
     numbers: dict[int, int] = {}  # id of a bytes object -> DATA number
     for stream in captured.streams:
         for data, ends in zip(stream.datas, stream.ends, strict=True):
@@ -82,6 +102,8 @@ def encode_capture(captured: Capture, store_id: str, lsn: int) -> Iterator[bytes
             encoded_ends = b"" if ends is None else ends.tobytes()
             stream.image.blocks.append((number, count, encoded_ends))
         yield encode_block(STREAM, _encode(stream.image))
+    for kind, image in captured.subscriptions:
+        yield encode_block(kind, _encode(image))
     yield encode_block(END, _encode(CheckpointEnd(len(numbers), len(captured.streams))))
 
 
@@ -101,8 +123,13 @@ class Restorer:
             self.machine.next_stream_id = self.header.next_stream_id
         elif kind == DATA:
             self._datas.append(payload)
+        elif kind == BUCKET:
+            bucket = msgspec.msgpack.decode(payload, type=BucketImage)
+            self.machine.names.add_bucket(bucket.name, bucket.created_ms)
         elif kind == STREAM:
             self._add_stream(_stream_decoder.decode(payload))
+        elif kind in SUBSCRIPTION_KINDS:
+            restore_subscription_block(self.machine.subscriptions, kind, payload)
         elif kind == END:
             end = msgspec.msgpack.decode(payload, type=CheckpointEnd)
             if (end.datas, end.streams) != (len(self._datas), self._streams):
@@ -124,12 +151,19 @@ class Restorer:
             stream.producers = {k: Producer(*v) for k, v in image.producers.items()}
         stream.stream_seq = image.stream_seq
         stream.log = self._restore_log(image)
+        if image.snapshot is not None:
+            stream.snapshot = Snapshot(*image.snapshot)
+            uses = self.machine.blob_uses
+            uses[stream.snapshot.blob] = uses.get(stream.snapshot.blob, 0) + 1
+        if not stream.deleted:
+            self.machine.names.add(stream.path, stream.created_ms)
         self.machine.by_id[stream.stream_id] = stream
         self.machine.by_path[stream.path] = stream
         self._streams += 1
 
     def _restore_log(self, image: StreamImage) -> Log:
         log = Log()
+        log.start_at(image.first_ordinal, image.first_byte)
         for number, count, encoded_ends in image.blocks:
             log.append(self._datas[number], decode_ends(encoded_ends), count)
         return log

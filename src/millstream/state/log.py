@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 
 from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
@@ -38,6 +39,8 @@ class Log:
     __slots__ = (
         "datas",
         "ends",
+        "first_byte",
+        "first_ordinal",
         "ordinals",
         "small_bytes",
         "small_from",
@@ -51,6 +54,8 @@ class Log:
         self.ends: list[Ends[int] | None] = []
         self.starts: list[int] = []
         self.ordinals: list[int] = []
+        self.first_byte = 0  # what comes before was trimmed
+        self.first_ordinal = 0
         self.tail_byte = 0
         self.tail_ordinal = 0
         self.small_from = 0  # blocks from here on are small and wait to be merged
@@ -71,7 +76,7 @@ class Log:
     def _locate(self) -> None:
         """Writes down where the newest blocks begin; appends leave that to whoever reads."""
         index = len(self.starts)
-        byte, ordinal = 0, 0
+        byte, ordinal = self.first_byte, self.first_ordinal
         if index:
             byte = self.starts[-1] + len(self.datas[index - 1])
             ordinal = self.ordinals[-1] + _message_count(self.ends[index - 1])
@@ -108,7 +113,7 @@ class Log:
         return merged
 
     def byte_at(self, ordinal: int) -> int:
-        """Where message `ordinal` begins; `ordinal` must be between 0 and the tail."""
+        """Where message `ordinal` begins; `ordinal` must be between the first and the tail."""
         if ordinal == self.tail_ordinal:
             return self.tail_byte
         if len(self.starts) < len(self.datas):
@@ -125,7 +130,7 @@ class Log:
         """The message that begins at `byte`, or None when no message begins there."""
         if byte == self.tail_byte:
             return self.tail_ordinal
-        if not 0 <= byte < self.tail_byte:
+        if not self.first_byte <= byte < self.tail_byte:
             return None
         if len(self.starts) < len(self.datas):
             self._locate()
@@ -183,7 +188,8 @@ class Log:
         `ordinal` is the number of messages the prefix holds, the cut one included.
         """
         fork = Log()
-        if byte == 0:
+        fork.start_at(self.first_ordinal, self.first_byte)
+        if byte == self.first_byte:
             return fork
         if len(self.starts) < len(self.datas):
             self._locate()
@@ -203,3 +209,41 @@ class Log:
             ends[-1] = inside
         fork.append(self.datas[block][:inside], ends, count)
         return fork
+
+    def blocks(self) -> list[tuple[bytes, Sequence[int]]]:
+        """Everything the log holds now, block by block, with the end of each message in it.
+
+        Nothing is copied: neither a block nor its ends are changed once they are in a log.
+        """
+        return [
+            (data, (len(data),) if ends is None else ends)
+            for data, ends in zip(self.datas, self.ends, strict=True)
+        ]
+
+    def start_at(self, ordinal: int, byte: int) -> None:
+        """An empty log whose first message will be number `ordinal`, at `byte`."""
+        self.first_ordinal = self.tail_ordinal = ordinal
+        self.first_byte = self.tail_byte = byte
+
+    def trim(self, ordinal: int, byte: int) -> None:
+        """Forgets everything before this boundary. Readers and forks keep what they hold."""
+        if len(self.starts) < len(self.datas):
+            self._locate()
+        keep = bisect_right(self.starts, byte) - 1 if byte < self.tail_byte else len(self.datas)
+        del self.datas[:keep], self.ends[:keep], self.starts[:keep], self.ordinals[:keep]
+        self.small_from = max(0, self.small_from - keep)
+        self.first_ordinal, self.first_byte = ordinal, byte
+        if not self.datas:
+            self.small_bytes = 0
+        elif self.starts[0] < byte:
+            self._cut_front(ordinal, byte)
+
+    def _cut_front(self, ordinal: int, byte: int) -> None:
+        """The first block begins before the boundary: keep only its rest."""
+        gone = byte - self.starts[0]
+        ends = self.ends[0]
+        assert ends is not None
+        rest = array("I", [end - gone for end in ends[ordinal - self.ordinals[0] :]])
+        self.datas[0] = self.datas[0][gone:]
+        self.ends[0] = rest
+        self.starts[0], self.ordinals[0] = byte, ordinal

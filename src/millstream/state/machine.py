@@ -1,59 +1,53 @@
 """The state machine: all streams, and the only code that changes them.
 
-`decide_*` says what would happen and changes nothing; `apply` decides and does. Handlers use the
-former to answer at once what can never change back, the journal's order settles the rest.
+The rules are in decisions.py; `apply` asks them and does what they allow. Handlers ask them too, to
+answer at once what can never change back; the journal's order settles the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Any
 
 from millstream.errors import (
+    BucketExists,
+    BucketNotEmpty,
     ContentTypeMismatch,
     ForkSourceUnavailable,
     InvalidOffset,
     InvalidRequest,
-    ProducerEpochStart,
-    ProducerFenced,
-    ProducerGap,
-    SequenceRegression,
-    StreamClosed,
+    OffsetGone,
     StreamError,
-    StreamExists,
-    StreamGone,
     StreamNotFound,
 )
 from millstream.protocol import content_types
 from millstream.protocol.offsets import Offset
+from millstream.state.buckets import Namespace, split_key
 from millstream.state.commands import (
     AnyCommand,
     Append,
+    CreateBucket,
     CreateStream,
+    DeleteBucket,
     DeleteStream,
     ExpireStream,
     Mark,
+    PublishSnapshot,
     TouchStream,
 )
+from millstream.state.decisions import (
+    bucket_not_found,
+    cut_past,
+    decide_append,
+    decide_existing,
+    decide_publish,
+    gone,
+    name_kept_for_forks,
+)
 from millstream.state.log import Log, decode_ends
-from millstream.state.stream import ForkOrigin, Producer, Stream
-
-
-class Done(Enum):
-    """What an accepted command did."""
-
-    CREATED = auto()
-    EXISTED = auto()
-    APPENDED = auto()
-    DUPLICATE = auto()
-    ALREADY_CLOSED = auto()
-    DELETED = auto()
-    TOUCHED = auto()
-    NOTHING = auto()
-
-
-Outcome = Done | StreamError  # a refusal is returned, not raised: it is an answer
+from millstream.state.outcomes import Done, Outcome
+from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
+from millstream.state.subscriptions import Subscriptions
 
 
 class StateMachine:
@@ -61,14 +55,22 @@ class StateMachine:
         self.by_path: dict[bytes, Stream] = {}
         self.by_id: dict[int, Stream] = {}
         self.next_stream_id = 1
+        self.names = Namespace()
+        self.blob_uses: dict[str, int] = {}  # blob -> snapshots that are it; forks share them
         self.ended: list[int] = []  # streams that ended since the engine last looked
+        self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
+        self.subscriptions = Subscriptions(self)
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
+            **self.subscriptions.appliers(),
             Append: self.apply_append,
             CreateStream: self._apply_create,
             DeleteStream: self._apply_delete,
             TouchStream: self._apply_touch,
             ExpireStream: self._apply_expire,
             Mark: _apply_mark,
+            CreateBucket: self._apply_create_bucket,
+            DeleteBucket: self._apply_delete_bucket,
+            PublishSnapshot: self._apply_publish,
         }
 
     def apply(self, command: AnyCommand) -> Outcome:
@@ -78,11 +80,13 @@ class StateMachine:
 
     def decide_create(self, command: CreateStream) -> Outcome | None:
         """None: this would create the stream."""
+        if not command.implies_bucket and not self._has_bucket_of(command.path):
+            return bucket_not_found()
         existing = self.by_path.get(command.path)
         if existing is not None and not existing.is_expired(command.now_ms):
-            return _compare_with_existing(existing, command)
+            return decide_existing(existing, command)
         if existing is not None and existing.forks:
-            return _name_kept_for_forks(existing)
+            return name_kept_for_forks(existing)
         if command.fork_from is not None:
             planned = self._plan_fork(command)
             return planned if isinstance(planned, StreamError) else None
@@ -101,6 +105,7 @@ class StateMachine:
             assert not isinstance(planned, StreamError)
             source, stream.origin, stream.log = planned
             source.forks += 1
+            self._set_snapshot(stream, source.snapshot)
             if not command.lifetime_given:
                 stream.set_lifetime(source.ttl_ms, source.expires_at_ms)
         if expired is not None:
@@ -108,9 +113,11 @@ class StateMachine:
         self.next_stream_id += 1
         self.by_path[stream.path] = stream
         self.by_id[stream.stream_id] = stream
+        self.names.add(stream.path, command.now_ms)
         if command.count:
             stream.log.append(command.data, decode_ends(command.ends), command.count)
         stream.closed = command.closed
+        self.subscriptions.stream_created(stream)
         return Done.CREATED
 
     def _plan_fork(self, command: CreateStream) -> tuple[Stream, ForkOrigin, Log] | StreamError:
@@ -127,14 +134,77 @@ class StateMachine:
             )
         anchor: tuple[int, int] | None = (source.log.tail_ordinal, source.log.tail_byte)
         if command.fork_ordinal is not None or command.fork_byte is not None:
-            anchor = source.resolve(Offset(command.fork_ordinal, command.fork_byte))
+            offset = Offset(command.fork_ordinal, command.fork_byte)
+            if source.is_trimmed(offset):
+                return OffsetGone(source.earliest)
+            anchor = source.resolve(offset)
         if anchor is None:
             return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")
-        cut = _cut_past(source, anchor, command.fork_sub_offset)
+        cut = cut_past(source, anchor, command.fork_sub_offset)
         if cut is None:
             return InvalidRequest("Stream-Fork-Sub-Offset reaches beyond the source's tail")
         origin = ForkOrigin(source.stream_id, source.path, *anchor, command.fork_sub_offset)
         return source, origin, source.log.prefix(*cut)
+
+    # Buckets
+
+    def _has_bucket_of(self, path: bytes) -> bool:
+        return split_key(path)[0] in self.names.buckets
+
+    def _apply_create_bucket(self, command: CreateBucket) -> Outcome:
+        if command.name in self.names.buckets:
+            return BucketExists("bucket exists already")
+        self.names.add_bucket(command.name, command.now_ms)
+        return Done.CREATED
+
+    def _apply_delete_bucket(self, command: DeleteBucket) -> Outcome:
+        bucket = self.names.buckets.get(command.name)
+        if bucket is None:
+            return bucket_not_found()
+        if bucket.streams:
+            return BucketNotEmpty(f"bucket still has {bucket.streams} streams; delete them first")
+        del self.names.buckets[command.name]
+        return Done.DELETED
+
+    # Snapshots
+
+    def _apply_publish(self, command: PublishSnapshot) -> Outcome:
+        stream = self.by_id.get(command.stream_id)
+        if stream is None or (stream.is_expired(command.now_ms) and not stream.deleted):
+            return self._refuse_blob(command, StreamNotFound("stream does not exist"))
+        if stream.deleted:
+            return self._refuse_blob(command, gone(stream))
+        decided = decide_publish(stream, command)
+        if decided is not None:
+            return self._refuse_blob(command, decided)
+        snapshot = Snapshot(
+            command.ordinal,
+            command.byte,
+            command.blob,
+            command.content_type,
+            command.size,
+            command.digest,
+        )
+        self._set_snapshot(stream, snapshot)
+        stream.log.trim(command.ordinal, command.byte)
+        stream.touched_ms = max(stream.touched_ms, command.now_ms)
+        return Done.PUBLISHED
+
+    def _refuse_blob(self, command: PublishSnapshot, outcome: Outcome) -> Outcome:
+        """The blob was stored for nothing."""
+        if command.blob not in self.blob_uses:
+            self.unused_blobs.append(command.blob)
+        return outcome
+
+    def _set_snapshot(self, stream: Stream, snapshot: Snapshot | None) -> None:
+        if snapshot is not None:
+            self.blob_uses[snapshot.blob] = self.blob_uses.get(snapshot.blob, 0) + 1
+        previous, stream.snapshot = stream.snapshot, snapshot
+        if previous is not None:
+            self.blob_uses[previous.blob] -= 1
+            if not self.blob_uses[previous.blob]:
+                del self.blob_uses[previous.blob]
+                self.unused_blobs.append(previous.blob)
 
     # Append and close
 
@@ -145,11 +215,13 @@ class StateMachine:
         decided = decide_append(stream, command)
         if decided is not None:
             return decided
-        if command.producer_id is not None or command.stream_seq is not None:
-            _record_writer(stream, command)
         if command.count:
             ends = decode_ends(command.ends) if command.ends else None
             stream.log.append(command.data, ends, command.count)
+            if stream.subscribers is not None:
+                self.subscriptions.stream_grew(stream)
+        if command.producer_id is not None or command.stream_seq is not None:
+            _record_writer(stream, command)
         if command.closes:
             stream.closed = True
         stream.last_write_ms = command.now_ms
@@ -186,8 +258,9 @@ class StateMachine:
         """Hard when nobody forked it; else the name stays taken until the last fork is gone."""
         if stream.forks:
             self.ended.append(stream.stream_id)
+            self._leave_names(stream)
             stream.deleted = True
-            stream.log = stream.log.prefix(0, 0)  # forks hold the blocks they inherited themselves
+            stream.log = Log()  # forks hold the blocks they inherited themselves
             stream.producers = None
         else:
             self._remove(stream)
@@ -195,6 +268,8 @@ class StateMachine:
     def _remove(self, stream: Stream) -> None:
         """Takes the stream out, and with it every deleted ancestor that was only kept for it."""
         self.ended.append(stream.stream_id)
+        if not stream.deleted:
+            self._leave_names(stream)
         del self.by_id[stream.stream_id]
         if self.by_path.get(stream.path) is stream:
             del self.by_path[stream.path]
@@ -206,36 +281,15 @@ class StateMachine:
         if source.deleted and not source.forks:
             self._remove(source)
 
+    def _leave_names(self, stream: Stream) -> None:
+        if stream.subscribers is not None:
+            self.subscriptions.stream_ended(stream)
+        self.names.remove(stream.path)
+        self._set_snapshot(stream, None)
+
 
 def _apply_mark(command: Mark) -> Outcome:
     return Done.NOTHING
-
-
-def decide_append(stream: Stream, command: Append) -> Outcome | None:
-    """None: this would append. The order of the checks is the protocol's."""
-    if stream.deleted:
-        return gone(stream)
-    if stream.is_mortal and stream.is_expired(command.now_ms):
-        return StreamNotFound("stream does not exist")
-    if command.producer_id is not None:
-        decided = _decide_producer(stream, command)
-        if decided is not None:
-            return decided
-    if stream.closed:
-        if command.closes and not command.count and command.producer_id is None:
-            return Done.ALREADY_CLOSED
-        return closed(stream)
-    if command.content_type is not None and command.content_type != stream.essence:
-        return _type_mismatch(stream)
-    if (
-        command.stream_seq is not None
-        and stream.stream_seq is not None
-        and command.stream_seq <= stream.stream_seq
-    ):
-        return SequenceRegression(
-            f"Stream-Seq must be greater than {stream.stream_seq.decode('latin-1')!r}"
-        )
-    return None
 
 
 def _record_writer(stream: Stream, command: Append) -> None:
@@ -243,103 +297,10 @@ def _record_writer(stream: Stream, command: Append) -> None:
         if stream.producers is None:
             stream.producers = {}
         stream.producers[command.producer_id] = Producer(
-            command.producer_epoch, command.producer_seq
+            command.producer_epoch,
+            command.producer_seq,
+            stream.log.tail_ordinal,
+            stream.log.tail_byte,
         )
     if command.stream_seq is not None:
         stream.stream_seq = command.stream_seq
-
-
-def _decide_producer(stream: Stream, command: Append) -> Outcome | None:
-    assert command.producer_id is not None
-    known = stream.producers.get(command.producer_id) if stream.producers else None
-    epoch, seq = command.producer_epoch, command.producer_seq
-    if known is None:
-        expected = 0
-    elif epoch < known.epoch:
-        return ProducerFenced(
-            f"Producer-Epoch {epoch} is stale; the current epoch is {known.epoch}", known.epoch
-        )
-    elif epoch > known.epoch:
-        return None if seq == 0 else ProducerEpochStart("a new Producer-Epoch starts at seq 0")
-    elif seq <= known.seq:
-        return Done.DUPLICATE
-    else:
-        expected = known.seq + 1
-    if seq == expected:
-        return None
-    return ProducerGap(f"Producer-Seq {seq} leaves a gap; send {expected} first", expected, seq)
-
-
-def is_final(decided: Outcome) -> bool:
-    """Whether no command still on its way through the journal could turn this answer around."""
-    return not isinstance(decided, ProducerGap | ProducerEpochStart)
-
-
-def gone(stream: Stream) -> StreamError:
-    return StreamGone("stream is deleted and only kept for its forks")
-
-
-def closed(stream: Stream) -> StreamError:
-    return StreamClosed("stream is closed; no further appends are possible", stream.tail)
-
-
-def _type_mismatch(stream: Stream) -> StreamError:
-    return ContentTypeMismatch(
-        f"this stream's content type is {stream.content_type.decode('latin-1')}"
-    )
-
-
-def _name_kept_for_forks(existing: Stream) -> StreamError:
-    return StreamExists("a deleted stream of this name is still kept for its forks")
-
-
-def _compare_with_existing(existing: Stream, command: CreateStream) -> Outcome:
-    """The same configuration: existed. Anything else: the name is taken."""
-    if existing.deleted:
-        return _name_kept_for_forks(existing)
-    if content_types.essence(command.content_type) != existing.essence:
-        return StreamExists(
-            f"stream exists with content type {existing.content_type.decode('latin-1')}"
-        )
-    if not _same_lifetime(existing, command):
-        return StreamExists("stream exists with another TTL or expiry")
-    if existing.closed != command.closed:
-        return StreamExists(f"stream exists and is {'closed' if existing.closed else 'open'}")
-    if not _same_origin(existing, command):
-        return StreamExists("stream exists and was forked differently")
-    return Done.EXISTED
-
-
-def _same_lifetime(existing: Stream, command: CreateStream) -> bool:
-    if not command.lifetime_given:
-        return not existing.lifetime_given
-    given = (command.ttl_ms, command.expires_at_ms)
-    return existing.lifetime_given and given == (existing.ttl_ms, existing.expires_at_ms)
-
-
-def _same_origin(existing: Stream, command: CreateStream) -> bool:
-    """An omitted fork offset matches: the source's tail may have moved since."""
-    origin = existing.origin
-    if origin is None or command.fork_from is None:
-        return origin is None and command.fork_from is None
-    return (
-        origin.source_path == command.fork_from
-        and command.fork_ordinal in (None, origin.ordinal)
-        and command.fork_byte in (None, origin.byte)
-        and origin.sub_offset == command.fork_sub_offset
-    )
-
-
-def _cut_past(source: Stream, anchor: tuple[int, int], sub_offset: int) -> tuple[int, int] | None:
-    """(messages held, byte) of the place `sub_offset` messages or bytes past the anchor."""
-    ordinal, byte = anchor
-    log = source.log
-    if source.is_json:
-        if ordinal + sub_offset > log.tail_ordinal:
-            return None
-        return ordinal + sub_offset, log.byte_at(ordinal + sub_offset)
-    cut = byte + sub_offset
-    if cut > log.tail_byte:
-        return None
-    held, boundary = log.last_boundary(cut)
-    return (held, cut) if boundary == cut else (held + 1, cut)

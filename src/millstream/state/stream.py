@@ -10,8 +10,12 @@ from millstream.state.log import Log
 
 
 class Producer(NamedTuple):
+    """What a producer was acknowledged last, and where the stream ended with it."""
+
     epoch: int
     seq: int
+    ordinal: int
+    byte: int
 
 
 class ForkOrigin(NamedTuple):
@@ -22,6 +26,21 @@ class ForkOrigin(NamedTuple):
     ordinal: int
     byte: int
     sub_offset: int
+
+
+class Snapshot(NamedTuple):
+    """A blob that stands for every message before (ordinal, byte)."""
+
+    ordinal: int
+    byte: int
+    blob: str  # its name in the blob store
+    content_type: bytes
+    size: int
+    digest: str
+
+    @property
+    def offset(self) -> str:
+        return encode_offset(self.ordinal, self.byte)
 
 
 class Stream:
@@ -44,8 +63,10 @@ class Stream:
         "origin",
         "path",
         "producers",
+        "snapshot",
         "stream_id",
         "stream_seq",
+        "subscribers",
         "touched_ms",
         "ttl_ms",
     )
@@ -70,6 +91,8 @@ class Stream:
         self.origin: ForkOrigin | None = None
         self.producers: dict[bytes, Producer] | None = None
         self.stream_seq: bytes | None = None
+        self.snapshot: Snapshot | None = None
+        self.subscribers: tuple[str, ...] | None = None  # subscriptions that follow it
         self.log = Log()
 
     @property
@@ -90,6 +113,17 @@ class Stream:
         deadline = self.deadline_ms(self.touched_ms)
         return deadline is not None and now_ms >= deadline
 
+    @property
+    def earliest(self) -> str:
+        return encode_offset(self.log.first_ordinal, self.log.first_byte)
+
+    def is_trimmed(self, offset: Offset) -> bool:
+        """Whether the offset lies before what the stream still holds."""
+        ordinal, byte = offset
+        if ordinal is not None and ordinal < self.log.first_ordinal:
+            return True
+        return byte is not None and byte < self.log.first_byte
+
     def resolve(self, offset: Offset) -> tuple[int, int] | None:
         """The (ordinal, byte) an offset names, or None when it is no boundary of this stream."""
         ordinal, byte = offset
@@ -98,7 +132,7 @@ class Stream:
             assert byte is not None
             ordinal = log.ordinal_at(byte)
             return None if ordinal is None else (ordinal, byte)
-        if not 0 <= ordinal <= log.tail_ordinal:
+        if not log.first_ordinal <= ordinal <= log.tail_ordinal:
             return None
         real_byte = log.byte_at(ordinal)
         return (ordinal, real_byte) if byte is None or byte == real_byte else None

@@ -4,4 +4,4 @@ import { runConformanceTests } from "@durable-streams/server-conformance-tests"
 const baseUrl = process.env.CONFORMANCE_TEST_URL
 if (!baseUrl) throw new Error("CONFORMANCE_TEST_URL must hold the address of the server under test")
 
-runConformanceTests({ baseUrl })
+runConformanceTests({ baseUrl, subscriptions: true })

@@ -7,7 +7,8 @@ from millstream.engine.engine import Engine
 from millstream.errors import StorageFull, StreamClosed, StreamGone, StreamNotFound
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import Append, CreateStream
-from millstream.state.machine import Done, StateMachine
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Done
 from tests.unit.engine.world import FakeWatcher, World
 
 
@@ -78,7 +79,7 @@ def test_appends_are_counted_and_refusals_are_not() -> None:
 def test_after_every_batch_the_checkpointer_may_look() -> None:
     world = World()
     seen: list[int] = []
-    world.engine.after_batch = lambda: seen.append(world.engine.applied_lsn)
+    world.engine.after_batch.append(lambda: seen.append(world.engine.applied_lsn))
     world.create()
     world.append()
     world.append()

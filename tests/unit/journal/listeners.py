@@ -9,7 +9,7 @@ from collections.abc import Callable
 from millstream.errors import StreamError
 from millstream.journal.contract import Entry, Journal
 from millstream.state.commands import Append
-from millstream.state.machine import Outcome
+from millstream.state.outcomes import Outcome
 
 PATIENCE_SECONDS = 10.0  # only ever waited for when a test is about to fail
 

@@ -8,13 +8,17 @@ from typing import Any
 
 from millstream.state.commands import (
     Append,
+    CreateBucket,
     CreateStream,
+    DeleteBucket,
     DeleteStream,
     ExpireStream,
+    PublishSnapshot,
     TouchStream,
 )
 from millstream.state.images import capture, encode_capture
-from millstream.state.machine import Outcome, StateMachine
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Outcome
 from millstream.state.stream import Stream
 
 NOW_MS = 1_750_000_000_000
@@ -68,6 +72,31 @@ class Store:
     def expire(self, path: bytes) -> Outcome:
         return self.machine.apply(ExpireStream(self.now_ms, self[path].stream_id))
 
+    def publish(
+        self,
+        path: bytes,
+        ordinal: int,
+        byte: int | None = None,
+        blob: str = "blob",
+        digest: str = "digest",
+    ) -> Outcome:
+        """At a boundary of the stream; `byte` only for what is none."""
+        if byte is None:
+            byte = self[path].log.byte_at(ordinal)
+        return self.publish_to(self[path].stream_id, ordinal, byte, blob, digest)
+
+    def publish_to(
+        self, stream_id: int, ordinal: int, byte: int, blob: str = "blob", digest: str = "digest"
+    ) -> Outcome:
+        fields = (stream_id, ordinal, byte, blob, b"a/b; c=d", 4, digest)
+        return self.machine.apply(PublishSnapshot(self.now_ms, *fields))
+
+    def create_bucket(self, name: bytes) -> Outcome:
+        return self.machine.apply(CreateBucket(self.now_ms, name))
+
+    def delete_bucket(self, name: bytes) -> Outcome:
+        return self.machine.apply(DeleteBucket(self.now_ms, name))
+
     def __getitem__(self, path: bytes) -> Stream:
         return self.machine.by_path[path]
 
@@ -80,10 +109,10 @@ class Store:
 
 def messages_of(stream: Stream) -> list[bytes]:
     log = stream.log
-    bounds = [log.byte_at(ordinal) for ordinal in range(log.tail_ordinal + 1)]
-    assert bounds[-1] == log.tail_byte
-    whole = b"".join(log.slices(0, log.tail_byte))
-    return [whole[a:b] for a, b in pairwise(bounds)]
+    bounds = [log.byte_at(ordinal) for ordinal in range(log.first_ordinal, log.tail_ordinal + 1)]
+    assert (bounds[0], bounds[-1]) == (log.first_byte, log.tail_byte)
+    whole = b"".join(log.slices(log.first_byte, log.tail_byte))
+    return [whole[a - log.first_byte : b - log.first_byte] for a, b in pairwise(bounds)]
 
 
 def describe(machine: StateMachine) -> dict[str, Any]:
@@ -92,9 +121,13 @@ def describe(machine: StateMachine) -> dict[str, Any]:
     local = {"log", "accessed_ms"}
     return {
         "next_stream_id": machine.next_stream_id,
+        "buckets": [(b.name, b.created_ms, b.streams) for b in machine.names.buckets.values()],
+        "names": list(machine.names.keys_from(b"")),
+        "blob_uses": machine.blob_uses,
         "streams": {
             path: {
                 **{slot: getattr(stream, slot) for slot in Stream.__slots__ if slot not in local},
+                "earliest": stream.earliest,
                 "messages": messages_of(stream),
             }
             for path, stream in machine.by_path.items()

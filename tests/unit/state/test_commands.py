@@ -6,10 +6,13 @@ import pytest
 from millstream.state.commands import (
     AnyCommand,
     Append,
+    CreateBucket,
     CreateStream,
+    DeleteBucket,
     DeleteStream,
     ExpireStream,
     Mark,
+    PublishSnapshot,
     TouchStream,
     decode_command,
     encode_command,
@@ -17,13 +20,16 @@ from millstream.state.commands import (
 
 EVERY_KIND: list[AnyCommand] = [
     CreateStream(5, b"a/b", b"text/plain"),
-    CreateStream(5, b"\xff", b"a/b", 1, 2, True, b"d", b"e", 1, b"s", 3, 4, 5, False),
+    CreateStream(5, b"\xff", b"a/b", 1, 2, True, b"d", b"e", 1, b"s", 3, 4, 5, False, False),
     Append(5, 7),
     Append(5, 7, b"\x00\xff", b"ends", 2, b"a/b", True, b"p", 2**53 - 1, 2**53 - 1, b"s"),
     DeleteStream(5, 7),
     TouchStream(5, 7),
     ExpireStream(5, 7),
     Mark(5),
+    CreateBucket(5, b"name"),
+    DeleteBucket(5, b"name"),
+    PublishSnapshot(5, 7, 2, 9, "7-2-cafe", b"a/b; c=d", 2**27, "0f" * 32),
 ]
 
 
@@ -37,7 +43,8 @@ def test_a_command_decodes_to_what_was_encoded(command: AnyCommand) -> None:
 def test_every_field_of_every_command_is_in_its_bytes() -> None:
     for command in EVERY_KIND:
         for field in command.__struct_fields__:
-            other = msgspec.structs.replace(command, **{field: b"?" if field == "path" else 1})
+            value = {"path": b"?", "name": b"?", "blob": "?", "digest": "?"}.get(field, 1)
+            other = msgspec.structs.replace(command, **{field: value})
             if getattr(other, field) != getattr(command, field):
                 assert encode_command(other) != encode_command(command), field
 

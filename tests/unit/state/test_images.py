@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.checkpoint import (
+    BUCKET,
     DATA,
     END,
     HEADER,
@@ -51,12 +52,49 @@ def rich_store() -> Store:
     store.fork(b"heir", b"doomed", b"y", fork_byte=0, fork_sub_offset=1)
     store.delete(b"doomed")
     store.append(b"heir", closes=True)
+    store.create(b"trimmed", b"one", b"two", b"three")
+    store.publish(b"trimmed", 2, blob="first")
+    store.fork(b"twig", b"trimmed", fork_ordinal=2)
+    store.create_bucket(b"empty")
+    store.now_ms += 10
+    store.create_bucket(b"later")
+    store.create(b"later/a", b"x")
+    store.create(b"whole", b"one")
+    store.publish(b"whole", 1, blob="second", digest="other")
     return store
 
 
 def test_every_field_survives_a_checkpoint() -> None:
     store = rich_store()
     assert describe(restore(image_bytes(store.machine))) == describe(store.machine)
+
+
+def test_a_restored_snapshot_is_shared_by_the_same_forks() -> None:
+    restored = Store()
+    restored.machine = restore(image_bytes(rich_store().machine))
+    assert restored.machine.blob_uses == {"first": 2, "second": 1}
+    assert restored[b"trimmed"].earliest == restored[b"twig"].earliest
+    assert restored.messages(b"trimmed") == [b"three"]
+    restored.delete(b"trimmed")
+    assert restored.machine.unused_blobs == []
+    restored.delete(b"twig")
+    assert restored.machine.unused_blobs == ["first"]
+
+
+def test_an_empty_bucket_is_there_again() -> None:
+    restored = restore(image_bytes(rich_store().machine))
+    buckets = restored.names.buckets
+    assert (buckets[b"empty"].streams, buckets[b"empty"].created_ms) == (0, NOW_MS + 10)
+    assert (buckets[b"later"].streams, buckets[b"later"].created_ms) == (1, NOW_MS + 20)
+
+
+def test_a_trimmed_log_goes_on_counting_after_a_restore() -> None:
+    restored = Store()
+    restored.machine = restore(image_bytes(rich_store().machine))
+    assert restored[b"whole"].tail == "0000000000000001_0000000000000003"
+    restored.append(b"whole", b"four")
+    assert restored[b"whole"].tail == "0000000000000002_0000000000000007"
+    assert restored.messages(b"whole") == [b"four"]
 
 
 def test_a_restored_lifetime_goes_on_from_its_last_journaled_renewal() -> None:
@@ -124,7 +162,7 @@ def test_content_shared_by_forks_is_written_once() -> None:
     store.create(b"a", LARGE)
     for path in (b"f", b"g", b"h"):
         store.fork(path, b"a")
-    assert kinds(store.machine) == [HEADER, DATA, STREAM, STREAM, STREAM, STREAM, END]
+    assert kinds(store.machine) == [HEADER, *[BUCKET] * 4, DATA, *[STREAM] * 4, END]
 
 
 def test_content_shared_by_forks_is_shared_again_after_a_restore() -> None:
@@ -185,7 +223,7 @@ def test_a_stream_whose_content_is_missing_is_refused() -> None:
     store = Store()
     store.create(b"a", b"1")
     blocks = [block[1:] for block in decode_blocks(memoryview(image_bytes(store.machine)))]
-    (header, _, stream, _) = blocks
+    (header, _, _, stream, _) = blocks
     restorer = Restorer()
     restorer.add(*header)
     with pytest.raises((ValueError, IndexError)):

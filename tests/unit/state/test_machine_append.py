@@ -16,7 +16,8 @@ from millstream.errors import (
     StreamNotFound,
 )
 from millstream.state.commands import Append, Mark
-from millstream.state.machine import Done, decide_append, is_final
+from millstream.state.decisions import decide_append, is_final
+from millstream.state.outcomes import Done
 from tests.unit.state.store import JSON, TEXT, Store, image_bytes
 
 

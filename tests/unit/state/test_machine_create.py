@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from millstream.errors import StreamExists
-from millstream.state.machine import Done
+from millstream.state.outcomes import Done
 from tests.unit.state.store import JSON, NOW_MS, TEXT, Store, image_bytes
 
 

@@ -15,7 +15,7 @@ from millstream.errors import (
     StreamNotFound,
 )
 from millstream.limits import SMALL_BLOCK_BYTES
-from millstream.state.machine import Done
+from millstream.state.outcomes import Done
 from millstream.state.stream import ForkOrigin
 from tests.unit.state.store import JSON, NOW_MS, Store, image_bytes
 

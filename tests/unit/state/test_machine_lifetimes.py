@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.state.commands import ExpireStream, TouchStream
-from millstream.state.machine import Done
+from millstream.state.outcomes import Done
 from tests.unit.state.store import NOW_MS, Store, image_bytes
 
 

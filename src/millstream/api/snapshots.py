@@ -1,0 +1,191 @@
+"""Snapshots: publish, find, read. The blob is stored first; one command then makes it visible."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from millstream.api.errors import respond_error
+from millstream.api.reads import NO_STORE, Reads
+from millstream.clock import Clock
+from millstream.engine.blob_worker import BlobWorker
+from millstream.engine.engine import Engine
+from millstream.errors import (
+    BodyTooLarge,
+    InvalidOffset,
+    InvalidRequest,
+    OffsetGone,
+    SnapshotConflict,
+    SnapshotNotFound,
+    StorageFull,
+    StreamError,
+)
+from millstream.http.message import Request
+from millstream.protocol import content_types
+from millstream.protocol.offsets import BEGINNING_TOKEN, NOW_TOKEN, Offset, decode_offset
+from millstream.state.commands import PublishSnapshot
+from millstream.state.decisions import decide_publish
+from millstream.state.outcomes import Outcome
+from millstream.state.stream import Snapshot, Stream
+
+
+def is_snapshot_url(url: bytes) -> bool:
+    """Whether a body sent here may be as large as a snapshot."""
+    parts = url.partition(b"?")[0].split(b"/")
+    return len(parts) == 5 and parts[3] == b"snapshot" and parts[1] != b"v1"
+
+
+class Snapshots:
+    def __init__(
+        self,
+        engine: Engine,
+        reads: Reads,
+        blobs: BlobWorker,
+        clock: Clock,
+        scheme: str,
+        bytes_max: int,
+    ) -> None:
+        self._engine = engine
+        self._reads = reads
+        self._blobs = blobs
+        self._clock = clock
+        self._scheme = scheme
+        self._bytes_max = bytes_max
+
+    # Publish
+
+    def publish(self, request: Request, key: bytes, token: bytes) -> None:
+        if len(request.body) > self._bytes_max:  # it may be set lower than other bodies may be
+            raise BodyTooLarge(f"a snapshot must not exceed {self._bytes_max} bytes")
+        offset = _decode_snapshot_offset(token)
+        content_type = request.headers.get(b"content-type", b"").strip()
+        content_type = content_type or content_types.DEFAULT_CONTENT_TYPE
+        if not content_types.is_valid(content_type):
+            raise InvalidRequest("Content-Type must be a media type such as application/json")
+        now_ms = self._clock.now_ms()
+        stream = self._engine.find(key, now_ms)
+        ordinal, byte = _complete(stream, offset)
+        command = PublishSnapshot(
+            now_ms, stream.stream_id, ordinal, byte, "", content_type, len(request.body), ""
+        )
+        decided = decide_publish(stream, command)
+        if isinstance(decided, StreamError) and not _is_current(stream, ordinal):
+            raise decided
+        name = f"{stream.stream_id}-{ordinal}-{secrets.token_hex(8)}"
+
+        def store() -> str:
+            digest = hashlib.sha256(b"%d " % len(content_type) + content_type)
+            digest.update(request.body)
+            self._blobs.store.store(name, request.body)
+            return digest.hexdigest()
+
+        def stored(result: str | OSError) -> None:
+            if isinstance(result, OSError):
+                full = StorageFull(f"the snapshot could not be stored: {result.strerror}")
+                respond_error(request, full)
+                return
+            command.blob, command.digest = name, result
+            self._engine.submit(command, self._published, (request, command))
+
+        self._blobs.run(store, stored)
+
+    def _published(self, waiting: tuple[Request, PublishSnapshot], outcome: Outcome) -> None:
+        request, command = waiting
+        if isinstance(outcome, StreamError):
+            respond_error(request, outcome)
+            return
+        offset = b"%016d_%016d" % (command.ordinal, command.byte)
+        stream = self._engine.machine.by_id[command.stream_id]
+        headers = b"stream-snapshot-offset: %b\r\nstream-next-offset: %b\r\n" % (
+            offset,
+            stream.tail.encode(),
+        )
+        request.respond(204, headers + NO_STORE)
+
+    # Find and read
+
+    def redirect(self, request: Request, key: bytes) -> None:
+        snapshot = _snapshot_of(self._reads.find(key))
+        host = request.headers.get(b"host", b"").decode("latin-1")
+        root = f"{self._scheme}://{host}" if host else ""
+        path = request.path.decode("latin-1")
+        headers = (
+            f"location: {root}{path}/{snapshot.offset}\r\n"
+            f"stream-snapshot-offset: {snapshot.offset}\r\n"
+        )
+        request.respond(307, headers.encode() + NO_STORE)
+
+    def read(self, request: Request, key: bytes, token: bytes) -> None:
+        stream = self._reads.find(key)
+        snapshot = _named_snapshot(stream, token)
+
+        def loaded(data: bytes | OSError | None) -> None:
+            if not isinstance(data, bytes):
+                respond_error(request, SnapshotNotFound("the snapshot is superseded"))
+                return
+            request.respond(200, _snapshot_headers(stream, snapshot), data)
+
+        self._blobs.run(lambda: self._blobs.store.load(snapshot.blob), loaded)
+
+    def delete(self, request: Request, key: bytes, token: bytes) -> None:
+        stream = self._engine.find(key, self._clock.now_ms())
+        _named_snapshot(stream, token)
+        raise SnapshotConflict("the latest snapshot stays; /bootstrap needs it")
+
+
+def _decode_snapshot_offset(token: bytes) -> Offset:
+    if token in (BEGINNING_TOKEN, NOW_TOKEN):
+        raise InvalidOffset("a snapshot's offset must be a value from Stream-Next-Offset")
+    return decode_offset(token)
+
+
+def _complete(stream: Stream, offset: Offset) -> tuple[int, int]:
+    """Both units of an offset that was given in one; raises as publishing there would."""
+    ordinal, byte = offset
+    if ordinal is not None and byte is not None:
+        return ordinal, byte
+    if stream.is_trimmed(offset):
+        raise OffsetGone(stream.earliest)
+    if (ordinal or 0) > stream.log.tail_ordinal or (byte or 0) > stream.log.tail_byte:
+        raise SnapshotConflict(f"the snapshot's offset is beyond the tail {stream.tail}")
+    place = stream.resolve(offset)
+    if place is None:
+        raise InvalidOffset("the snapshot's offset is not the end of a message")
+    return place
+
+
+def _is_current(stream: Stream, ordinal: int) -> bool:
+    return stream.snapshot is not None and stream.snapshot.ordinal == ordinal
+
+
+def _snapshot_of(stream: Stream) -> Snapshot:
+    if stream.snapshot is None:
+        raise SnapshotNotFound("the stream has no snapshot")
+    return stream.snapshot
+
+
+def _named_snapshot(stream: Stream, token: bytes) -> Snapshot:
+    """The latest snapshot if the token names it; anything else is not there (any more)."""
+    snapshot = _snapshot_of(stream)
+    try:
+        ordinal, byte = _decode_snapshot_offset(token)
+    except InvalidOffset:
+        raise SnapshotNotFound("no snapshot is published at this offset") from None
+    if ordinal not in (None, snapshot.ordinal) or byte not in (None, snapshot.byte):
+        raise SnapshotNotFound("no snapshot is published at this offset (any more)")
+    return snapshot
+
+
+def _snapshot_headers(stream: Stream, snapshot: Snapshot) -> bytes:
+    up_to_date = stream.log.tail_ordinal == snapshot.ordinal
+    return (
+        b"content-type: %b\r\nstream-snapshot-offset: %b\r\nstream-next-offset: %b\r\n"
+        b"stream-up-to-date: %b\r\n"
+        % (
+            snapshot.content_type,
+            snapshot.offset.encode(),
+            snapshot.offset.encode(),
+            b"true" if up_to_date else b"false",
+        )
+        + NO_STORE
+    )

@@ -1,0 +1,320 @@
+"""Subscriptions: create, show, delete, and which streams they follow. Routes below `__ds/`.
+
+What workers do with a wake (callback, claim, ack, release) is next door in wakes.py.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from millstream.api.control import parse_body, respond_json, stream_key_of
+from millstream.api.errors import respond_error
+from millstream.api.paths import CONTROL_ROOT, normal_pattern
+from millstream.api.wakes import WakeRoutes
+from millstream.clock import Clock
+from millstream.engine.engine import Engine
+from millstream.errors import (
+    InvalidRequest,
+    InvalidSubscriptionRequest,
+    MethodNotAllowed,
+    StreamError,
+    SubscriptionNotFound,
+)
+from millstream.http.message import Request
+from millstream.limits import (
+    DESCRIPTION_BYTES_MAX,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
+    LISTED_STREAMS_MAX,
+    SUBSCRIPTION_ID_BYTES_MAX,
+)
+from millstream.protocol.durations import encode_timestamp
+from millstream.protocol.patterns import path_of
+from millstream.protocol.wake_tokens import KEY_BYTES
+from millstream.protocol.webhook_signatures import SEED_BYTES, signer_of
+from millstream.protocol.webhook_urls import parse_webhook_url
+from millstream.state.commands import (
+    CreateSubscription,
+    DeleteSubscription,
+    InstallKeys,
+    LinkStreams,
+    UnlinkStream,
+)
+from millstream.state.outcomes import Done, Outcome
+from millstream.state.subscription import Subscription
+
+_JWKS = b"content-type: application/jwk-set+json\r\ncache-control: public, max-age=300\r\n"
+_NO_STORE = b"cache-control: no-store\r\n"
+_HOST = re.compile(rb"[A-Za-z0-9._~-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
+_CREATE_STATUS = {Done.CREATED: 201, Done.EXISTED: 200}
+
+
+class WebhookBody(msgspec.Struct):
+    url: str
+
+
+class SubscriptionBody(msgspec.Struct):
+    type: str
+    pattern: str | None = None
+    streams: list[str] | None = None
+    webhook: WebhookBody | None = None
+    wake_stream: str | None = None
+    lease_ttl_ms: int = 30_000
+    description: str | None = None
+
+
+class StreamsBody(msgspec.Struct):
+    streams: list[str]
+
+
+class Route(NamedTuple):
+    subscription_id: str
+    action: bytes
+    rest: bytes
+
+
+def parse_route(raw_path: bytes) -> Route | None:
+    """`subscriptions/{id}`, with an action and what follows it; None: no route of ours."""
+    collection, _, tail = raw_path[len(CONTROL_ROOT) :].partition(b"/")
+    raw_id, _, tail = tail.partition(b"/")
+    action, _, rest = tail.partition(b"/")
+    if collection != b"subscriptions" or not raw_id:
+        return None
+    try:
+        subscription_id = unquote_to_bytes(raw_id).decode()
+    except UnicodeDecodeError:
+        raise InvalidSubscriptionRequest("a subscription's id must be UTF-8") from None
+    if (
+        len(subscription_id.encode()) > SUBSCRIPTION_ID_BYTES_MAX
+        or not subscription_id.isprintable()
+    ):
+        raise InvalidSubscriptionRequest(
+            f"a subscription's id must be printable, {SUBSCRIPTION_ID_BYTES_MAX} bytes at most"
+        )
+    return Route(subscription_id, action, rest)
+
+
+class SubscriptionRoutes:
+    """Everything below `/v1/stream/__ds`."""
+
+    def __init__(self, engine: Engine, clock: Clock, scheme: str) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._scheme = scheme
+        wakes = WakeRoutes(engine, clock)
+        self._posts: dict[bytes, Callable[[Request, str], None]] = {
+            b"streams": self._link,
+            b"callback": wakes.callback,
+            b"claim": wakes.claim,
+            b"ack": wakes.ack,
+            b"release": wakes.release,
+        }
+
+    def handle(self, request: Request) -> None:
+        request.route = "subscriptions"
+        if request.path == CONTROL_ROOT + b"jwks.json":
+            self._only(request, b"GET", b"HEAD")
+            self._with_keys(request, self._respond_jwks)
+            return
+        route = parse_route(request.path)
+        if route is None:
+            raise InvalidSubscriptionRequest("stream paths below __ds are reserved")
+        if not route.action:
+            self._handle_subscription(request, route.subscription_id)
+        elif route.action == b"streams" and route.rest:
+            self._only(request, b"DELETE")
+            self._unlink(request, route.subscription_id, route.rest)
+        elif route.action in self._posts and not route.rest:
+            self._only(request, b"POST")
+            self._posts[route.action](request, route.subscription_id)
+        else:
+            raise InvalidSubscriptionRequest("stream paths below __ds are reserved")
+
+    @staticmethod
+    def _only(request: Request, *methods: bytes) -> None:
+        if request.method not in methods:
+            allow = ", ".join([*(method.decode() for method in methods), "OPTIONS"])
+            raise MethodNotAllowed(f"use {methods[0].decode()}", allow)
+
+    def _handle_subscription(self, request: Request, subscription_id: str) -> None:
+        self._only(request, b"GET", b"HEAD", b"PUT", b"DELETE")
+        if request.method == b"PUT":
+            self._create(request, subscription_id)
+        elif request.method == b"DELETE":
+            delete = DeleteSubscription(self._clock.now_ms(), subscription_id)
+            self._engine.submit(delete, _respond_empty, request)
+        else:
+            subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
+            if subscription is None:
+                raise SubscriptionNotFound("subscription does not exist")
+            respond_json(request, 200, self._describe(subscription))
+
+    # Keys
+
+    def _with_keys(self, request: Request, respond: Callable[[Request], None]) -> None:
+        """Calls `respond` once the server has its keys; the first who asks makes them."""
+        if self._engine.machine.subscriptions.keys is not None:
+            respond(request)
+            return
+
+        def installed(context: None, outcome: Outcome) -> None:
+            if isinstance(outcome, StreamError):
+                respond_error(request, outcome)
+            else:
+                respond(request)
+
+        self._engine.submit(self._new_keys(), installed, None)
+
+    def _new_keys(self) -> InstallKeys:
+        seed, token_key = secrets.token_bytes(SEED_BYTES), secrets.token_bytes(KEY_BYTES)
+        return InstallKeys(self._clock.now_ms(), seed, token_key)
+
+    def _signing_seed(self) -> bytes:
+        keys = self._engine.machine.subscriptions.keys
+        assert keys is not None
+        return keys.signing_seed
+
+    def _respond_jwks(self, request: Request) -> None:
+        body = msgspec.json.encode({"keys": [signer_of(self._signing_seed()).jwk()]})
+        request.respond(200, _JWKS, body)
+
+    # Create and show
+
+    def _create(self, request: Request, subscription_id: str) -> None:
+        command = _create_command(
+            parse_body(request, SubscriptionBody),
+            subscription_id,
+            self._base_url(request),
+            self._clock.now_ms(),
+        )
+        if self._engine.machine.subscriptions.keys is None:
+            self._engine.submit_and_forget(self._new_keys())
+        self._engine.submit(command, self._created, (request, subscription_id))
+
+    def _base_url(self, request: Request) -> str:
+        """As the client reached us: workers will be sent there."""
+        host = request.headers.get(b"host", b"")
+        if not _HOST.fullmatch(host):
+            raise InvalidSubscriptionRequest("callback URLs are built on Host; send a valid one")
+        return f"{self._scheme}://{host.decode()}"
+
+    def _created(self, waiting: tuple[Request, str], outcome: Outcome) -> None:
+        request, subscription_id = waiting
+        if isinstance(outcome, StreamError):
+            respond_error(request, outcome)
+            return
+        subscription = self._engine.machine.subscriptions.by_id[subscription_id]
+        respond_json(request, _CREATE_STATUS[outcome], self._describe(subscription))
+
+    def _describe(self, subscription: Subscription) -> dict[str, Any]:
+        config = subscription.config
+        streams = self._engine.machine.subscriptions.linked_streams(
+            subscription, LISTED_STREAMS_MAX
+        )
+        described: dict[str, Any] = {
+            "id": subscription.subscription_id,
+            "subscription_id": subscription.subscription_id,
+            "type": "webhook" if subscription.is_webhook else "pull-wake",
+            "pattern": None if config.pattern is None else config.pattern.decode(),
+            "streams": streams,
+            "stream_count": len(subscription.links),
+            "webhook": self._describe_webhook(subscription),
+            "wake_stream": None if config.wake_stream is None else _path(config.wake_stream),
+            "lease_ttl_ms": config.lease_ttl_ms,
+            "created_at": encode_timestamp(subscription.created_ms),
+            "status": subscription.status,
+            "description": config.description,
+        }
+        return {name: value for name, value in described.items() if value is not None}
+
+    def _describe_webhook(self, subscription: Subscription) -> dict[str, Any] | None:
+        if not subscription.is_webhook:
+            return None
+        signing = {
+            "alg": "ed25519",
+            "kid": signer_of(self._signing_seed()).kid,
+            "jwks_url": subscription.base_url + (CONTROL_ROOT + b"jwks.json").decode(),
+        }
+        return {"url": subscription.config.webhook_url, "signing": signing}
+
+    # Which streams
+
+    def _link(self, request: Request, subscription_id: str) -> None:
+        streams = parse_body(request, StreamsBody).streams
+        command = LinkStreams(self._clock.now_ms(), subscription_id, _keys_of(streams))
+        self._engine.submit(command, _respond_empty, request)
+
+    def _unlink(self, request: Request, subscription_id: str, rest: bytes) -> None:
+        try:
+            name = unquote_to_bytes(rest).decode()
+        except UnicodeDecodeError:
+            raise InvalidSubscriptionRequest("a stream's path must be UTF-8") from None
+        command = UnlinkStream(self._clock.now_ms(), subscription_id, stream_key_of(name))
+        self._engine.submit(command, _respond_empty, request)
+
+
+def _create_command(
+    body: SubscriptionBody, subscription_id: str, base_url: str, now_ms: int
+) -> CreateSubscription:
+    """Raises InvalidSubscriptionRequest or WebhookUrlRejected."""
+    if not LEASE_MS_MIN <= body.lease_ttl_ms <= LEASE_MS_MAX:
+        raise InvalidSubscriptionRequest(
+            f"lease_ttl_ms must be a whole number from {LEASE_MS_MIN} to {LEASE_MS_MAX}"
+        )
+    if body.description is not None and len(body.description.encode()) > DESCRIPTION_BYTES_MAX:
+        raise InvalidSubscriptionRequest(
+            f"description must not exceed {DESCRIPTION_BYTES_MAX} bytes"
+        )
+    if not body.pattern and not body.streams:
+        raise InvalidSubscriptionRequest("give a pattern, or streams, or both")
+    command = CreateSubscription(
+        now_ms,
+        subscription_id,
+        base_url,
+        body.lease_ttl_ms,
+        _normal(body.pattern) if body.pattern else None,
+        _keys_of(body.streams or ()),
+        description=body.description,
+    )
+    if body.type == "webhook":
+        if body.webhook is None or body.wake_stream is not None:
+            raise InvalidSubscriptionRequest("a webhook subscription has webhook.url, and no more")
+        parse_webhook_url(body.webhook.url)
+        command.webhook_url = body.webhook.url
+    elif body.type == "pull-wake":
+        if not body.wake_stream or body.webhook is not None:
+            raise InvalidSubscriptionRequest("a pull-wake subscription has wake_stream")
+        command.wake_stream = stream_key_of(body.wake_stream)
+        if command.wake_stream in command.streams:
+            raise InvalidSubscriptionRequest("a subscription cannot follow its own wake_stream")
+    else:
+        raise InvalidSubscriptionRequest("type must be webhook or pull-wake")
+    return command
+
+
+def _normal(pattern: str) -> bytes:
+    try:
+        return normal_pattern(pattern.strip("/").encode())
+    except (InvalidRequest, UnicodeEncodeError) as error:
+        raise InvalidSubscriptionRequest(f"pattern: {error}") from None
+
+
+def _keys_of(streams: Sequence[str]) -> tuple[bytes, ...]:
+    return tuple(sorted({stream_key_of(stream) for stream in streams}))
+
+
+def _path(key: bytes) -> str:
+    return path_of(key).decode()
+
+
+def _respond_empty(request: Request, outcome: Outcome) -> None:
+    if isinstance(outcome, StreamError):
+        respond_error(request, outcome)
+    else:
+        request.respond(204, _NO_STORE)

@@ -1,0 +1,68 @@
+"""Blob work off the loop: store, load, and clear away what nobody refers to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from millstream.state.machine import StateMachine
+from millstream.tier.blobs import BlobStore
+
+log = structlog.get_logger("millstream.blobs")
+
+THREADS = 4  # a few large bodies at a time; more would only fight for the same disk
+
+Result = TypeVar("Result")
+
+
+class BlobWorker:
+    def __init__(self, store: BlobStore, machine: StateMachine) -> None:
+        self.store = store
+        self._machine = machine
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
+
+    def clear_leftovers(self) -> None:
+        """Before start: deletes what an earlier run stored and nobody refers to. Blocks."""
+        for name in self.store.names():
+            if name not in self._machine.blob_uses:
+                self.store.delete(name)
+        self._machine.unused_blobs.clear()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def run(self, work: Callable[[], Result], done: Callable[[Result | OSError], None]) -> None:
+        """Does the work on a thread and calls `done` on the loop with its result or its error."""
+
+        def finished(future: asyncio.Future[Result]) -> None:
+            error = future.exception()
+            if error is None:
+                done(future.result())
+            elif isinstance(error, OSError):
+                done(error)
+            else:
+                raise error
+
+        self._loop.run_in_executor(self._pool, work).add_done_callback(finished)
+
+    def collect(self) -> None:
+        """Called after every batch: deletes what the batch made useless."""
+        if self._machine.unused_blobs:
+            names, self._machine.unused_blobs = self._machine.unused_blobs, []
+            self.run(lambda: self._delete(names), _log_failure)
+
+    def _delete(self, names: list[str]) -> None:
+        for name in names:
+            self.store.delete(name)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def _log_failure(outcome: OSError | None) -> None:
+    if outcome is not None:
+        log.warning("an unused blob stays until the next start", error=str(outcome))

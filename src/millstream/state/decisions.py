@@ -1,0 +1,170 @@
+"""The rules: what would become of a command, given the stream as it is. Changes nothing."""
+
+from __future__ import annotations
+
+from millstream.errors import (
+    BucketNotFound,
+    ContentTypeMismatch,
+    InvalidOffset,
+    OffsetGone,
+    ProducerEpochStart,
+    ProducerFenced,
+    ProducerGap,
+    SequenceRegression,
+    SnapshotConflict,
+    StreamClosed,
+    StreamError,
+    StreamExists,
+    StreamGone,
+    StreamNotFound,
+)
+from millstream.protocol import content_types
+from millstream.protocol.offsets import Offset
+from millstream.state.commands import Append, CreateStream, PublishSnapshot
+from millstream.state.outcomes import Done, Outcome
+from millstream.state.stream import Stream
+
+
+def bucket_not_found() -> StreamError:
+    return BucketNotFound("bucket does not exist; create it with PUT /{bucket}")
+
+
+def decide_publish(stream: Stream, command: PublishSnapshot) -> Outcome | None:
+    """None: this would become the stream's snapshot. Alignment is checked last, as documented."""
+    offset = Offset(command.ordinal, command.byte)
+    if stream.is_trimmed(offset):
+        return OffsetGone(stream.earliest)
+    log = stream.log
+    if command.ordinal > log.tail_ordinal or command.byte > log.tail_byte:
+        return SnapshotConflict(f"the snapshot's offset is beyond the tail {stream.tail}")
+    current = stream.snapshot
+    if current is not None and (current.ordinal, current.byte) == (command.ordinal, command.byte):
+        if current.digest == command.digest:
+            return Done.EXISTED
+        return SnapshotConflict("another snapshot is published at this offset already")
+    if stream.resolve(offset) is None:
+        return InvalidOffset("the snapshot's offset is not the end of a message")
+    return None
+
+
+def decide_append(stream: Stream, command: Append) -> Outcome | None:
+    """None: this would append. The order of the checks is the protocol's."""
+    if stream.deleted:
+        return gone(stream)
+    if stream.is_mortal and stream.is_expired(command.now_ms):
+        return StreamNotFound("stream does not exist")
+    if command.producer_id is not None:
+        decided = _decide_producer(stream, command)
+        if decided is not None:
+            return decided
+    if stream.closed:
+        if command.closes and not command.count and command.producer_id is None:
+            return Done.ALREADY_CLOSED
+        return closed(stream)
+    if command.content_type is not None and command.content_type != stream.essence:
+        return _type_mismatch(stream)
+    if (
+        command.stream_seq is not None
+        and stream.stream_seq is not None
+        and command.stream_seq <= stream.stream_seq
+    ):
+        return SequenceRegression(
+            f"Stream-Seq must be greater than {stream.stream_seq.decode('latin-1')!r}"
+        )
+    return None
+
+
+def _decide_producer(stream: Stream, command: Append) -> Outcome | None:
+    assert command.producer_id is not None
+    known = stream.producers.get(command.producer_id) if stream.producers else None
+    epoch, seq = command.producer_epoch, command.producer_seq
+    if known is None:
+        expected = 0
+    elif epoch < known.epoch:
+        return ProducerFenced(
+            f"Producer-Epoch {epoch} is stale; the current epoch is {known.epoch}", known.epoch
+        )
+    elif epoch > known.epoch:
+        return None if seq == 0 else ProducerEpochStart("a new Producer-Epoch starts at seq 0")
+    elif seq <= known.seq:
+        return Done.DUPLICATE
+    else:
+        expected = known.seq + 1
+    if seq == expected:
+        return None
+    return ProducerGap(f"Producer-Seq {seq} leaves a gap; send {expected} first", expected, seq)
+
+
+def is_final(decided: Outcome) -> bool:
+    """Whether no command still on its way through the journal could turn this answer around."""
+    return not isinstance(decided, ProducerGap | ProducerEpochStart)
+
+
+def gone(stream: Stream) -> StreamError:
+    return StreamGone("stream is deleted and only kept for its forks")
+
+
+def closed(stream: Stream) -> StreamError:
+    return StreamClosed("stream is closed; no further appends are possible", stream.tail)
+
+
+def _type_mismatch(stream: Stream) -> StreamError:
+    return ContentTypeMismatch(
+        f"this stream's content type is {stream.content_type.decode('latin-1')}"
+    )
+
+
+def name_kept_for_forks(existing: Stream) -> StreamError:
+    return StreamExists("a deleted stream of this name is still kept for its forks")
+
+
+def decide_existing(existing: Stream, command: CreateStream) -> Outcome:
+    """The same configuration: existed. Anything else: the name is taken."""
+    if existing.deleted:
+        return name_kept_for_forks(existing)
+    if content_types.essence(command.content_type) != existing.essence:
+        return StreamExists(
+            f"stream exists with content type {existing.content_type.decode('latin-1')}"
+        )
+    if not _same_lifetime(existing, command):
+        return StreamExists("stream exists with another TTL or expiry")
+    if existing.closed != command.closed:
+        return StreamExists(f"stream exists and is {'closed' if existing.closed else 'open'}")
+    if not _same_origin(existing, command):
+        return StreamExists("stream exists and was forked differently")
+    return Done.EXISTED
+
+
+def _same_lifetime(existing: Stream, command: CreateStream) -> bool:
+    if not command.lifetime_given:
+        return not existing.lifetime_given
+    given = (command.ttl_ms, command.expires_at_ms)
+    return existing.lifetime_given and given == (existing.ttl_ms, existing.expires_at_ms)
+
+
+def _same_origin(existing: Stream, command: CreateStream) -> bool:
+    """An omitted fork offset matches: the source's tail may have moved since."""
+    origin = existing.origin
+    if origin is None or command.fork_from is None:
+        return origin is None and command.fork_from is None
+    return (
+        origin.source_path == command.fork_from
+        and command.fork_ordinal in (None, origin.ordinal)
+        and command.fork_byte in (None, origin.byte)
+        and origin.sub_offset == command.fork_sub_offset
+    )
+
+
+def cut_past(source: Stream, anchor: tuple[int, int], sub_offset: int) -> tuple[int, int] | None:
+    """(messages held, byte) of the place `sub_offset` messages or bytes past the anchor."""
+    ordinal, byte = anchor
+    log = source.log
+    if source.is_json:
+        if ordinal + sub_offset > log.tail_ordinal:
+            return None
+        return ordinal + sub_offset, log.byte_at(ordinal + sub_offset)
+    cut = byte + sub_offset
+    if cut > log.tail_byte:
+        return None
+    held, boundary = log.last_boundary(cut)
+    return (held, cut) if boundary == cut else (held + 1, cut)

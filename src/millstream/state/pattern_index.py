@@ -1,0 +1,122 @@
+"""Which subscriptions' patterns match a stream: a tree of segments, walked along the path.
+
+A path only meets the patterns that begin like it, so subscriptions to other streams cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.protocol.patterns import (
+    DEFAULT_BUCKET,
+    Pattern,
+    Segment,
+    Wildcard,
+    literal_prefix,
+    segments_of,
+)
+from millstream.state.buckets import Namespace
+
+
+class _Node:
+    """A place in a pattern. Behind a `**` it also holds for any number of further segments."""
+
+    __slots__ = ("children", "holds_on", "ids")
+
+    def __init__(self, segment: Segment) -> None:
+        self.children: dict[Segment, _Node] = {}
+        self.holds_on = segment is Wildcard.ANY
+        self.ids: set[str] = set()
+
+
+class PatternIndex:
+    def __init__(self) -> None:
+        self._root = _Node(b"")
+
+    def add(self, pattern: Pattern, subscription_id: str) -> None:
+        node = self._root
+        for segment in pattern:
+            child = node.children.get(segment)
+            if child is None:
+                child = node.children[segment] = _Node(segment)
+            node = child
+        node.ids.add(subscription_id)
+
+    def remove(self, pattern: Pattern, subscription_id: str) -> None:
+        """Leaves no empty branch behind."""
+        branch = [self._root]
+        for segment in pattern:
+            branch.append(branch[-1].children[segment])
+        branch[-1].ids.remove(subscription_id)
+        for parent, segment in zip(reversed(branch[:-1]), reversed(pattern), strict=True):
+            child = parent.children[segment]
+            if child.ids or child.children:
+                return
+            del parent.children[segment]
+
+    def match(self, key: bytes) -> set[str]:
+        if not self._root.children:
+            return set()
+        found = _walk(self._root, segments_of(key))
+        bucket = self._root.children.get(DEFAULT_BUCKET)
+        if bucket is not None and key.startswith(DEFAULT_BUCKET + b"/"):
+            found |= _walk(bucket, key.split(b"/")[1:])  # a pattern that spells the bucket out
+        return found
+
+
+def _walk(start: _Node, segments: list[bytes]) -> set[str]:
+    """All places at once, one segment after the other: no pattern makes this run away."""
+    places = _with_empty_wildcards([start])
+    for segment in segments:
+        places = _with_empty_wildcards(_after(places, segment))
+        if not places:
+            return set()
+    return {subscription_id for place in places for subscription_id in place.ids}
+
+
+def _after(places: list[_Node], segment: bytes) -> list[_Node]:
+    following: list[_Node] = []
+    for place in places:
+        if place.holds_on:
+            following.append(place)
+        for wanted in (segment, Wildcard.ONE):
+            child = place.children.get(wanted)
+            if child is not None:
+                following.append(child)
+    return following
+
+
+def _with_empty_wildcards(places: list[_Node]) -> list[_Node]:
+    """Adds what is reached when a `**` stands for nothing; each place once."""
+    reached = dict.fromkeys(places)
+    for place in reached.copy():
+        child = place.children.get(Wildcard.ANY)
+        while child is not None:
+            reached[child] = None
+            child = child.children.get(Wildcard.ANY)
+    return list(reached)
+
+
+def matching_keys(names: Namespace, pattern: Pattern) -> Iterator[bytes]:
+    """The keys of existing streams that match; looks only at those that begin like the pattern."""
+    single = PatternIndex()
+    single.add(pattern, "")
+    literal = literal_prefix(pattern)
+    prefix = b"/".join(literal)
+    if len(literal) == 1:
+        yield from _exactly(names, DEFAULT_BUCKET + b"/" + prefix, single)
+    else:  # a `**` behind it may stand for nothing
+        yield from _exactly(names, prefix, single)
+    if len(literal) == len(pattern):
+        return
+    first = prefix + b"/" if prefix else b""
+    for key in names.keys_from(first):
+        if not key.startswith(first):
+            break
+        if single.match(key):
+            yield key
+
+
+def _exactly(names: Namespace, key: bytes, single: PatternIndex) -> Iterator[bytes]:
+    if next(iter(names.keys_from(key)), None) == key and single.match(key):
+        yield key

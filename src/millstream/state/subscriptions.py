@@ -1,0 +1,504 @@
+"""All subscriptions, and the only code that changes them.
+
+Streams tell of their birth, growth and end; everything else arrives as a command. What somebody
+outside has to look at afterwards is left in `stirred` and `grown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from millstream.errors import (
+    AlreadyClaimed,
+    InvalidAck,
+    InvalidSubscriptionRequest,
+    NoPendingWork,
+    StreamError,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    WakeFenced,
+)
+from millstream.protocol.offsets import Offset, encode_offset
+from millstream.protocol.patterns import path_of
+from millstream.state.commands import (
+    AckWake,
+    AnnounceWake,
+    Append,
+    ClaimWake,
+    CreateSubscription,
+    DeleteSubscription,
+    ExpireLease,
+    InstallKeys,
+    IssueWake,
+    LinkStreams,
+    ReleaseWake,
+    ReportDelivery,
+    UnlinkStream,
+)
+from millstream.state.outcomes import Done, Outcome
+from millstream.state.pattern_index import PatternIndex, matching_keys
+from millstream.state.stream import Stream
+from millstream.state.subscription import Link, Subscription, SubscriptionConfig
+
+if TYPE_CHECKING:
+    from millstream.state.machine import StateMachine
+
+START = (0, 0)
+
+
+class Keys(NamedTuple):
+    """The server's secrets, made once."""
+
+    signing_seed: bytes
+    token_key: bytes
+
+
+class LinkedStream(msgspec.Struct):
+    """A followed stream as workers are told of it."""
+
+    path: str
+    link_type: str
+    acked_offset: str
+    tail_offset: str
+    has_pending: bool
+
+
+class Subscriptions:
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self.by_id: dict[str, Subscription] = {}
+        self.keys: Keys | None = None
+        self.stirred: dict[str, None] = {}  # subscriptions that changed since anybody looked
+        self.grown: set[int] = set()  # streams that got a wake event since anybody looked
+        self._patterns = PatternIndex()
+        self._explicit: dict[bytes, set[str]] = {}  # stream key -> subscriptions that name it
+
+    def appliers(self) -> dict[type, Callable[[Any], Outcome]]:
+        return {
+            InstallKeys: self._apply_install_keys,
+            CreateSubscription: self._apply_create,
+            DeleteSubscription: self._apply_delete,
+            LinkStreams: self._apply_link,
+            UnlinkStream: self._apply_unlink,
+            IssueWake: self._apply_issue,
+            AnnounceWake: self._apply_announce,
+            ReportDelivery: self._apply_report,
+            ClaimWake: self._apply_claim,
+            AckWake: self._apply_ack,
+            ReleaseWake: self._apply_release,
+            ExpireLease: self._apply_expire,
+        }
+
+    # What is followed
+
+    def _apply_install_keys(self, command: InstallKeys) -> Outcome:
+        if self.keys is not None:
+            return Done.EXISTED
+        self.keys = Keys(command.signing_seed, command.token_key)
+        return Done.CREATED
+
+    def _apply_create(self, command: CreateSubscription) -> Outcome:
+        config = SubscriptionConfig(
+            command.lease_ttl_ms,
+            command.pattern,
+            command.streams,
+            command.webhook_url,
+            command.wake_stream,
+            command.description,
+        )
+        existing = self.by_id.get(command.subscription_id)
+        if existing is not None:
+            if existing.config == config:
+                return Done.EXISTED
+            return SubscriptionExists("a subscription of this id has another configuration")
+        subscription = Subscription(
+            command.subscription_id, config, command.base_url, command.now_ms
+        )
+        self.adopt(subscription)
+        if subscription.pattern is not None:
+            for key in matching_keys(self._machine.names, subscription.pattern):
+                if key != config.wake_stream:
+                    self._link(subscription, key, self._tail(key)).is_glob = True
+        for key in command.streams:
+            self._link_explicitly(subscription, key)
+        return Done.CREATED
+
+    def adopt(self, subscription: Subscription) -> None:
+        """From now on streams that its pattern or its links name find it."""
+        subscription_id = subscription.subscription_id
+        self.by_id[subscription_id] = subscription
+        if subscription.pattern is not None:
+            self._patterns.add(subscription.pattern, subscription_id)
+        for key, link in subscription.links.items():
+            self._attach(key, subscription_id)
+            if link.is_explicit:
+                self._explicit.setdefault(key, set()).add(subscription_id)
+
+    def _apply_delete(self, command: DeleteSubscription) -> Outcome:
+        subscription = self.by_id.pop(command.subscription_id, None)
+        if subscription is None:
+            return Done.NOTHING
+        if subscription.pattern is not None:
+            self._patterns.remove(subscription.pattern, subscription.subscription_id)
+        for key, link in subscription.links.items():
+            self._detach(key, subscription.subscription_id)
+            if link.is_explicit:
+                self._forget_explicit(key, subscription.subscription_id)
+        self._stir(subscription)
+        return Done.DELETED
+
+    def _apply_link(self, command: LinkStreams) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if subscription is None:
+            return _not_found()
+        if subscription.config.wake_stream in command.streams:
+            return InvalidSubscriptionRequest("a subscription cannot follow its own wake_stream")
+        for key in command.streams:
+            self._link_explicitly(subscription, key)
+        return Done.ACCEPTED
+
+    def _apply_unlink(self, command: UnlinkStream) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if subscription is None:
+            return _not_found()
+        link = subscription.links.get(command.stream)
+        if link is None or not link.is_explicit:
+            return Done.NOTHING
+        link.is_explicit = False
+        self._forget_explicit(command.stream, subscription.subscription_id)
+        if not link.is_glob:
+            self._drop_link(subscription, command.stream)
+            self._detach(command.stream, subscription.subscription_id)
+        return Done.ACCEPTED
+
+    def _link_explicitly(self, subscription: Subscription, key: bytes) -> None:
+        self._link(subscription, key, self._tail(key)).is_explicit = True
+        self._explicit.setdefault(key, set()).add(subscription.subscription_id)
+
+    def _link(self, subscription: Subscription, key: bytes, acked: tuple[int, int]) -> Link:
+        """The link to this stream, a new one from `acked` on if there was none."""
+        link = subscription.links.get(key)
+        if link is None:
+            link = subscription.links[key] = Link(*acked, is_explicit=False, is_glob=False)
+            self._attach(key, subscription.subscription_id)
+        return link
+
+    def _drop_link(self, subscription: Subscription, key: bytes) -> None:
+        del subscription.links[key]
+        self._no_longer_pending(subscription, key)
+
+    def _forget_explicit(self, key: bytes, subscription_id: str) -> None:
+        ids = self._explicit[key]
+        ids.remove(subscription_id)
+        if not ids:
+            del self._explicit[key]
+
+    def _attach(self, key: bytes, subscription_id: str) -> None:
+        stream = self._live(key)
+        if stream is not None:
+            ids = {*(stream.subscribers or ()), subscription_id}
+            stream.subscribers = tuple(sorted(ids))
+
+    def _detach(self, key: bytes, subscription_id: str) -> None:
+        stream = self._live(key)
+        if stream is not None and stream.subscribers is not None:
+            left = tuple(other for other in stream.subscribers if other != subscription_id)
+            stream.subscribers = left or None
+
+    def _live(self, key: bytes) -> Stream | None:
+        stream = self._machine.by_path.get(key)
+        return None if stream is None or stream.deleted else stream
+
+    def _tail(self, key: bytes) -> tuple[int, int]:
+        """A stream that does not exist is as good as an empty one."""
+        stream = self._live(key)
+        return START if stream is None else (stream.log.tail_ordinal, stream.log.tail_byte)
+
+    # What streams tell
+
+    def stream_created(self, stream: Stream) -> None:
+        """Followers are linked before its first message: all it holds is new to them."""
+        if not self.by_id:
+            return
+        key = stream.path
+        for subscription_id in self._patterns.match(key):
+            subscription = self.by_id[subscription_id]
+            if key != subscription.config.wake_stream:
+                first = stream.log.first_ordinal, stream.log.first_byte
+                self._link(subscription, key, first).is_glob = True
+        for subscription_id in self._explicit.get(key, ()):
+            self._attach(key, subscription_id)
+        for subscription_id in stream.subscribers or ():
+            subscription = self.by_id[subscription_id]
+            if self._tail(key) > subscription.links[key].acked:
+                self._has_work(subscription, key)
+
+    def stream_grew(self, stream: Stream) -> None:
+        assert stream.subscribers is not None
+        for subscription_id in stream.subscribers:
+            self._has_work(self.by_id[subscription_id], stream.path)
+
+    def stream_ended(self, stream: Stream) -> None:
+        """Patterns will find a new stream of this name; explicit links wait for it."""
+        assert stream.subscribers is not None
+        key = stream.path
+        for subscription_id in stream.subscribers:
+            subscription = self.by_id[subscription_id]
+            link = subscription.links[key]
+            if link.is_explicit:
+                link.is_glob = False
+                link.acked = START
+                self._no_longer_pending(subscription, key)
+            else:
+                self._drop_link(subscription, key)
+        stream.subscribers = None
+
+    def _has_work(self, subscription: Subscription, key: bytes) -> None:
+        if key not in subscription.pending:
+            subscription.pending[key] = None
+            if subscription.wake_id is None:
+                self._stir(subscription)
+
+    def _no_longer_pending(self, subscription: Subscription, key: bytes) -> None:
+        subscription.pending.pop(key, None)
+        if not subscription.pending and subscription.lease_deadline_ms is None:
+            subscription.end_wake()  # nobody holds it, and there is nothing left to do
+            self._stir(subscription)
+
+    # Wakes
+
+    def _stir(self, subscription: Subscription) -> None:
+        self.stirred[subscription.subscription_id] = None
+
+    def _apply_issue(self, command: IssueWake) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if (
+            subscription is None
+            or subscription.wake_id is not None
+            or not subscription.pending
+            or command.generation != subscription.generation + 1
+        ):
+            return Done.NOTHING
+        self._begin_wake(subscription, command)
+        return Done.ACCEPTED
+
+    def _begin_wake(self, subscription: Subscription, command: IssueWake | ClaimWake) -> None:
+        subscription.begin_wake(command.wake_id, command.now_ms)
+        if not subscription.is_webhook:
+            self._announce(subscription, command.now_ms, command.jitter_permille)
+        self._stir(subscription)
+
+    def _apply_announce(self, command: AnnounceWake) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if (
+            subscription is None
+            or subscription.wake_id != command.wake_id
+            or subscription.is_delivered
+            or subscription.is_webhook
+        ):
+            return Done.NOTHING
+        self._announce(subscription, command.now_ms, command.jitter_permille)
+        self._stir(subscription)
+        return Done.ACCEPTED
+
+    def _announce(self, subscription: Subscription, now_ms: int, jitter_permille: int) -> None:
+        """Writes the wake event: an append like any other, in the same step as the wake itself."""
+        assert subscription.config.wake_stream is not None
+        stream = self._live(subscription.config.wake_stream)
+        if stream is not None:
+            event = _wake_event(subscription, now_ms) + (b"," if stream.is_json else b"\n")
+            append = Append(now_ms, stream.stream_id, event, b"", 1)
+            if self._machine.apply_append(append) is Done.APPENDED:
+                subscription.is_delivered = True
+                subscription.retries = 0
+                self.grown.add(stream.stream_id)
+                return
+        subscription.postpone(now_ms, jitter_permille)
+
+    def _apply_report(self, command: ReportDelivery) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if subscription is None or subscription.wake_id != command.wake_id:
+            return Done.NOTHING
+        if command.delivered:
+            if command.done:
+                self._accept_tails(subscription, command.tails)
+                subscription.retries = 0
+                subscription.end_wake()
+            else:
+                subscription.hold(command.now_ms)
+        elif subscription.is_delivered:
+            return Done.NOTHING  # the worker has called back meanwhile
+        else:
+            subscription.postpone(command.now_ms, command.jitter_permille)
+        self._stir(subscription)
+        return Done.ACCEPTED
+
+    def _accept_tails(
+        self, subscription: Subscription, tails: Iterable[tuple[int, int, int]]
+    ) -> None:
+        for stream_id, ordinal, byte in tails:
+            stream = self._machine.by_id.get(stream_id)
+            link = None if stream is None else subscription.links.get(stream.path)
+            if stream is not None and link is not None and not stream.deleted:
+                self._move(subscription, stream.path, max(link.acked, (ordinal, byte)))
+
+    def _move(self, subscription: Subscription, key: bytes, position: tuple[int, int]) -> None:
+        subscription.links[key].acked = position
+        if position >= self._tail(key):
+            subscription.pending.pop(key, None)
+
+    # Workers
+
+    def _apply_claim(self, command: ClaimWake) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if subscription is None:
+            return _not_found()
+        if subscription.is_webhook:
+            return InvalidSubscriptionRequest("only pull-wake subscriptions can be claimed")
+        if subscription.is_lease_over(command.now_ms):
+            subscription.end_wake()
+            self._stir(subscription)
+        if subscription.holder is not None:
+            return AlreadyClaimed(
+                f"held by {subscription.holder}", subscription.holder, subscription.generation
+            )
+        if not subscription.pending:
+            return NoPendingWork("every stream is processed to its tail")
+        if subscription.wake_id is None:
+            self._begin_wake(subscription, command)
+        subscription.holder = command.worker
+        subscription.hold(command.now_ms)
+        self._stir(subscription)
+        return Done.ACCEPTED
+
+    def _apply_ack(self, command: AckWake) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if subscription is None:
+            return _not_found()
+        refused = _fence(subscription, command)
+        if refused is not None:
+            return refused
+        moves = self._check_acks(subscription, command)
+        if isinstance(moves, StreamError):
+            return moves
+        for key, position in moves.items():
+            self._move(subscription, key, position)
+        subscription.hold(command.now_ms)
+        if command.done:
+            subscription.end_wake()
+        self._stir(subscription)
+        return Done.ACCEPTED
+
+    def _check_acks(
+        self, subscription: Subscription, command: AckWake
+    ) -> dict[bytes, tuple[int, int]] | StreamError:
+        """Where each stream's progress moves to; all of them may, or none does."""
+        moves: dict[bytes, tuple[int, int]] = {}
+        for key, ordinal, byte in command.acks:
+            link = subscription.links.get(key)
+            if link is None:
+                return InvalidAck(f"{_text(key)} is no stream of this subscription")
+            position = self._resolve(key, Offset(ordinal, byte))
+            if position is None:
+                return InvalidAck(f"the offset is no position up to the tail of {_text(key)}")
+            if position < moves.get(key, link.acked):
+                return InvalidAck(f"the offset is before what is acknowledged of {_text(key)}")
+            moves[key] = position
+        return moves
+
+    def _resolve(self, key: bytes, offset: Offset) -> tuple[int, int] | None:
+        stream = self._live(key)
+        if stream is None:
+            return START if offset == START else None
+        log = stream.log
+        if offset.ordinal is not None and offset.byte is not None and stream.is_trimmed(offset):
+            # A snapshot took the place away; it was good when the worker read up to it.
+            is_before = offset.ordinal <= log.first_ordinal and offset.byte <= log.first_byte
+            return (offset.ordinal, offset.byte) if is_before else None
+        return stream.resolve(offset)
+
+    def _apply_release(self, command: ReleaseWake) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if subscription is None:
+            return _not_found()
+        refused = _fence(subscription, command)
+        if refused is not None:
+            return refused
+        subscription.end_wake()
+        self._stir(subscription)
+        return Done.ACCEPTED
+
+    def _apply_expire(self, command: ExpireLease) -> Outcome:
+        subscription = self.by_id.get(command.subscription_id)
+        if (
+            subscription is None
+            or subscription.wake_id != command.wake_id
+            or not subscription.is_lease_over(command.now_ms)
+        ):
+            return Done.NOTHING
+        subscription.end_wake()
+        self._stir(subscription)
+        return Done.ACCEPTED
+
+    # What is told of a subscription
+
+    def linked_streams(self, subscription: Subscription, limit: int) -> list[LinkedStream]:
+        """Streams with work come first, then the others, `limit` in all."""
+        idle = (key for key in subscription.links if key not in subscription.pending)
+        return [
+            self._describe(subscription, key)
+            for key in islice(chain(subscription.pending, idle), limit)
+        ]
+
+    def pending_tails(
+        self, subscription: Subscription, limit: int
+    ) -> tuple[tuple[int, int, int], ...]:
+        """(stream_id, ordinal, byte) of the tails that `linked_streams` tells of as pending."""
+        streams = [self._machine.by_path[key] for key in islice(subscription.pending, limit)]
+        return tuple((s.stream_id, s.log.tail_ordinal, s.log.tail_byte) for s in streams)
+
+    def _describe(self, subscription: Subscription, key: bytes) -> LinkedStream:
+        link = subscription.links[key]
+        return LinkedStream(
+            _text(key),
+            "explicit" if link.is_explicit else "glob",
+            encode_offset(*link.acked),
+            encode_offset(*self._tail(key)),
+            key in subscription.pending,
+        )
+
+
+def _not_found() -> StreamError:
+    return SubscriptionNotFound("subscription does not exist")
+
+
+def _fence(subscription: Subscription, command: AckWake | ReleaseWake) -> StreamError | None:
+    """Only whoever holds this very wake may speak for it."""
+    if (subscription.wake_id, subscription.generation) != (command.wake_id, command.generation):
+        return WakeFenced("this wake is over; a later one may be in flight")
+    if not subscription.is_webhook and subscription.holder is None:
+        return WakeFenced("this wake is not claimed")
+    if subscription.is_lease_over(command.now_ms):
+        return WakeFenced("the lease ended before this arrived")
+    return None
+
+
+def _wake_event(subscription: Subscription, now_ms: int) -> bytes:
+    """These bytes are rebuilt on replay: a change here needs a new command."""
+    return msgspec.json.encode(
+        {
+            "type": "wake",
+            "subscription_id": subscription.subscription_id,
+            "stream": _text(next(iter(subscription.pending))),
+            "generation": subscription.generation,
+            "ts": now_ms,
+        }
+    )
+
+
+def _text(key: bytes) -> str:
+    return path_of(key).decode()

@@ -1,0 +1,4 @@
+"""What is too large or too old for memory.
+
+blobs.py   snapshots, stored whole under a name
+"""

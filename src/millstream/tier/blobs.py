@@ -1,0 +1,85 @@
+"""Blobs: snapshots, stored whole under a name before anything refers to them.
+
+A blob nobody refers to is garbage, whether it was never published or is superseded; the store does
+not know, its user deletes. All calls may block: run them off the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+_NEW_SUFFIX = ".new"
+
+
+class BlobStore(Protocol):
+    def store(self, name: str, data: bytes) -> None:
+        """Durable when this returns."""
+        ...
+
+    def load(self, name: str) -> bytes | None:
+        """None when there is no such blob (any more)."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Gone, also when it was gone already."""
+        ...
+
+    def names(self) -> list[str]: ...
+
+
+class MemoryBlobs:
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+
+    def store(self, name: str, data: bytes) -> None:
+        self._blobs[name] = data
+
+    def load(self, name: str) -> bytes | None:
+        return self._blobs.get(name)
+
+    def delete(self, name: str) -> None:
+        self._blobs.pop(name, None)
+
+    def names(self) -> list[str]:
+        return list(self._blobs)
+
+
+class FileBlobs:
+    """One file per blob in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob("*" + _NEW_SUFFIX):
+            leftover.unlink()
+
+    def store(self, name: str, data: bytes) -> None:
+        path = self._folder / name
+        new = path.with_name(name + _NEW_SUFFIX)
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(path)
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def load(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def delete(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self._folder.iterdir())

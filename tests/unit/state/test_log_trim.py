@@ -1,0 +1,173 @@
+"""A log that forgets its beginning, against a plain list that forgets the same."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.limits import SMALL_BLOCK_BYTES
+from millstream.state.log import Log
+from tests.unit.effort import brief
+from tests.unit.state.test_log import MANY, Model, appends, build, cut, logs
+
+
+class Trimmed:
+    """A log, all messages it ever had, and how many of them are gone."""
+
+    def __init__(self, model: Model, gone: int = 0) -> None:
+        self.model = model
+        self.gone = gone
+
+    @property
+    def log(self) -> Log:
+        return self.model.log
+
+    def trim(self, ordinal: int) -> None:
+        self.log.trim(ordinal, self.model.bounds[ordinal])
+        self.gone = ordinal
+
+    def check(self) -> None:
+        log, bounds, messages = self.log, self.model.bounds, self.model.messages
+        kept = range(self.gone, len(bounds))
+        assert (log.first_ordinal, log.first_byte) == (self.gone, bounds[self.gone])
+        assert (log.tail_ordinal, log.tail_byte) == (len(messages), bounds[-1])
+        assert [log.byte_at(ordinal) for ordinal in kept] == bounds[self.gone :]
+        assert [log.ordinal_at(byte) for byte in bounds[self.gone :]] == list(kept)
+        whole = b"".join(log.slices(bounds[self.gone], bounds[-1]))
+        assert whole == b"".join(messages[self.gone :])
+        self.check_blocks()
+        if self.gone and bounds[self.gone] != bounds[-1]:
+            assert log.ordinal_at(bounds[self.gone] - 1) is None
+
+    def check_blocks(self) -> None:
+        """What bootstrap is made of: every message once, in order, whole."""
+        found = list[bytes]()
+        for data, ends in self.log.blocks():
+            whole = list(ends)
+            found += [data[a:b] for a, b in zip([0, *whole], whole, strict=False)]
+            assert whole[-1] == len(data)
+        assert found == self.model.messages[self.gone :]
+
+
+def grow(trimmed: Trimmed, groups: list[list[list[int]]], twist: int) -> None:
+    for group in groups:
+        for message_sizes in group:
+            trimmed.model.append(message_sizes, twist)
+
+
+@given(logs, st.data())
+@brief
+def test_everything_behind_the_cut_stays_where_it_was(model: Model, data: st.DataObject) -> None:
+    trimmed = Trimmed(model)
+    trimmed.trim(data.draw(st.integers(0, len(model.messages))))
+    trimmed.check()
+
+
+@given(logs, st.lists(st.lists(appends, max_size=4), min_size=1, max_size=4), st.data())
+@brief
+def test_a_log_trimmed_now_and_then_grows_like_the_list(
+    model: Model, later: list[list[list[list[int]]]], data: st.DataObject
+) -> None:
+    trimmed = Trimmed(model)
+    for twist, groups in enumerate(later):
+        trimmed.trim(data.draw(st.integers(trimmed.gone, len(model.messages))))
+        trimmed.check()
+        grow(trimmed, groups, twist)
+        trimmed.check()
+
+
+@given(logs, st.data())
+@brief
+def test_pages_and_boundaries_of_a_trimmed_log_are_those_of_the_list(
+    model: Model, data: st.DataObject
+) -> None:
+    trimmed, bounds = Trimmed(model), model.bounds
+    trimmed.trim(data.draw(st.integers(0, len(model.messages))))
+    ordinal = data.draw(st.integers(trimmed.gone, len(model.messages)))
+    byte = data.draw(st.integers(bounds[trimmed.gone], bounds[-1] + 5))
+    floor = max(bound for bound in bounds if bound <= byte)
+    assert model.log.last_boundary(byte) == (bounds.index(floor), floor)
+    bytes_max = data.draw(st.integers(1, 100_000))
+    end, end_byte = model.log.page_end(ordinal, bounds[ordinal], bytes_max)
+    assert bounds[end] == end_byte
+    assert end_byte - bounds[ordinal] <= bytes_max or end == ordinal + 1
+
+
+@given(logs, st.lists(appends, max_size=4), st.data())
+@brief
+def test_forks_keep_what_they_inherited_and_inherit_only_what_is_there(
+    model: Model, later: list[list[list[int]]], data: st.DataObject
+) -> None:
+    before = cut(model, data.draw(st.integers(0, model.log.tail_byte)))
+    trimmed = Trimmed(model)
+    trimmed.trim(data.draw(st.integers(0, len(model.messages))))
+    before.check()
+    byte = data.draw(st.integers(model.bounds[trimmed.gone], model.bounds[-1]))
+    after = Trimmed(cut(model, byte), trimmed.gone)
+    grow(trimmed, later, twist=1)
+    grow(after, later, twist=2)
+    trimmed.check()
+    after.check()
+
+
+@given(logs, st.data())
+@brief
+def test_a_reader_keeps_its_slices_and_blocks_while_the_log_is_trimmed(
+    model: Model, data: st.DataObject
+) -> None:
+    held, blocks = model.log.slices(0, model.log.tail_byte), model.log.blocks()
+    messages = list(model.messages)
+    Trimmed(model).trim(data.draw(st.integers(0, len(messages))))
+    model.append([5], twist=9)
+    assert b"".join(held) == b"".join(messages)
+    assert b"".join(block for block, _ in blocks) == b"".join(messages)
+
+
+def test_blocks_say_where_each_message_ends() -> None:
+    log = Log()
+    log.append(b"abc", None, 1)
+    assert [(data, list(ends)) for data, ends in log.blocks()] == [(b"abc", [3])]
+    model = build([[[2, 3]], [[4]]])
+    assert [list(ends) for _, ends in model.log.blocks()] == [[2, 5], [4]]
+
+
+def test_a_log_trimmed_to_its_tail_is_empty_and_goes_on_counting() -> None:
+    model = build([[[3], [4]]])
+    model.log.trim(2, 7)
+    assert model.log.blocks() == []
+    assert model.log.datas == []
+    model.append([5])
+    assert (model.log.tail_ordinal, model.log.tail_byte) == (3, 12)
+    assert model.log.ordinal_at(7) == 2
+    assert model.log.byte_at(3) == 12
+
+
+def test_trimming_gives_the_memory_back() -> None:
+    model = build([[[SMALL_BLOCK_BYTES]]] * 10)
+    model.log.trim(9, 9 * SMALL_BLOCK_BYTES)
+    assert list(map(len, model.log.datas)) == [SMALL_BLOCK_BYTES]
+    small = build([[[10]] * MANY])
+    small.log.trim(MANY - 1, 10 * (MANY - 1))
+    assert sum(map(len, small.log.datas)) == 10
+
+
+def test_small_appends_are_still_merged_after_many_trims() -> None:
+    model = Model()
+    for number in range(6 * MANY):
+        model.append([3])
+        if number % 50 == 49:
+            model.log.trim(number - 20, 3 * (number - 20))
+    for _ in range(2 * MANY):
+        model.append([3])
+    assert len(model.log.datas) <= MANY
+
+
+def test_bytes_and_messages_start_where_they_are_told() -> None:
+    log = Log()
+    log.start_at(5, 90)
+    log.append(b"abc", None, 1)
+    assert (log.first_ordinal, log.first_byte) == (5, 90)
+    assert (log.tail_ordinal, log.tail_byte) == (6, 93)
+    assert log.ordinal_at(90) == 5
+    assert log.ordinal_at(0) is None
+    assert b"".join(log.slices(91, 93)) == b"bc"
