@@ -277,5 +277,10 @@ async def serve(config: Config) -> int:
         log.info("listening", url=url, data=where)
         await stop.requested.wait()
         log.info("stopping")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # all is done: a second one must not spoil the exit code
     log.info("stopped")
     return stop.exit_code

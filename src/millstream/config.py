@@ -16,9 +16,11 @@ from typing import Any
 from millstream.limits import KIB, MIB
 
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
-_SIZE = re.compile(r"([0-9]+)\s*(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB)", re.IGNORECASE)
+_PORT = re.compile(r"[0-9]{1,5}")
+_COUNT = re.compile(r"[0-9]{1,12}")
+_SIZE = re.compile(r"([0-9]{1,15})\s*(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB)", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
-_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|ms|s|m|h)")
+_SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(|ms|s|m|h)")
 _SECONDS_FACTOR = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
 
 
@@ -42,7 +44,7 @@ def parse_seconds(text: str) -> float:
 
 def parse_listen(text: str) -> str:
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
         raise InvalidSetting(f"{text!r} is not an address such as 127.0.0.1:4437 or [::1]:4437")
     return text
 
@@ -56,7 +58,7 @@ def parse_flag(text: str) -> bool:
 
 
 def parse_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not _COUNT.fullmatch(text) or int(text) == 0:
         raise InvalidSetting(f"{text!r} is not a whole number from 1")
     return int(text)
 
@@ -182,6 +184,8 @@ def build_config(
         if given is None:
             source = environment_name(setting)
             given = environment.get(source)
+            if given == "" and setting.metadata["parse"] is Path:
+                given = None  # no file or folder has an empty name
         if given is not None:
             try:
                 values[setting.name] = setting.metadata["parse"](given)

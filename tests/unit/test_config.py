@@ -192,6 +192,15 @@ def test_an_invalid_value_names_the_flag_or_the_variable_it_came_from(
         build_config({}, {environment_name(setting): "!"})
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("max_connections", "9" * 5000), ("page_bytes", "9" * 5000), ("listen", "a:" + "9" * 5000)],
+)
+def test_an_endless_number_is_an_invalid_setting_too(name: str, text: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"^{flag_name(field_named(name))}"):
+        build_config({name: text}, {})
+
+
 @pytest.mark.parametrize("setting", FIELDS, ids=lambda setting: setting.name)
 def test_every_default_is_what_its_own_text_parses_to(setting: dataclasses.Field[Any]) -> None:
     if setting.default is not None:

@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         parser, url, body = self.parser, self.url, self.body
-        if b"upgrade" in self.headers and parser.should_upgrade():
+        if (b"upgrade" in self.headers or url[0] != _SLASH) and parser.should_upgrade():
             return  # data_received hears of it next
         path, query = url, b""
         if b"?" in url:

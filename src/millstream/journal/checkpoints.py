@@ -5,8 +5,8 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable
 
-from millstream.errors import DamagedData
-from millstream.formats.checkpoint import DamagedBlock, decode_blocks
+from millstream.errors import DamagedData, StartupError
+from millstream.formats.checkpoint import FORMAT, DamagedBlock, decode_blocks
 from millstream.journal.disk import Disk
 from millstream.state.images import Restorer
 from millstream.state.machine import StateMachine
@@ -71,4 +71,6 @@ def _load(disk: Disk, path: str, store_id: str) -> tuple[StateMachine, int]:
     header = restorer.header
     if header is None or header.store_id != store_id:
         raise DamagedData(path, 0, f"a checkpoint of store {store_id}", "another one")
+    if header.format > FORMAT:
+        raise StartupError(f"{path} has format {header.format}; run a newer Millstream")
     return restorer.machine, header.lsn

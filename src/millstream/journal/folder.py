@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from millstream.journal.disk import OsDisk, make_folder
 FORMAT = 1
 IDENTITY_FILE = "millstream.json"
 LOCK_FILE = "lock"
+_STORE_ID = re.compile("[0-9a-f]{32}")
 
 
 class DataFolder:
@@ -55,6 +57,8 @@ class DataFolder:
             written_format, store_id = int(identity["format"]), str(identity["store_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise StartupError(f"{file} is not a Millstream identity file: {error}") from error
+        if not _STORE_ID.fullmatch(store_id):
+            raise StartupError(f"{file} is damaged: store_id must be 32 hexadecimal digits")
         if written_format > FORMAT:
             raise StartupError(
                 f"data folder {self.path} has format {written_format}, this program reads up to "

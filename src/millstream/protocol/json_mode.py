@@ -68,7 +68,7 @@ def _join(parts: list[msgspec.Raw]) -> Messages:
 
 def _split_with_lone_surrogates(body: bytes, fast_error: msgspec.DecodeError) -> Messages:
     r"""The slow way, for `"\ud800"`: legal JSON that a strict decoder of text refuses."""
-    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
     text = body.decode()
     try:
         decoder.decode(text)

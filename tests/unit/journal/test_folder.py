@@ -70,6 +70,13 @@ def test_a_junk_identity_is_refused_and_the_folder_let_go(tmp_path: Path, identi
     assert (tmp_path / "millstream.json").read_bytes() == identity
 
 
+@pytest.mark.parametrize("store_id", ["", "xyz", "ab", "0" * 64, "A" * 32])
+def test_an_identity_that_no_log_can_carry_is_refused(tmp_path: Path, store_id: str) -> None:
+    (tmp_path / "millstream.json").write_text(json.dumps({"format": 1, "store_id": store_id}))
+    with pytest.raises(StartupError):
+        DataFolder(tmp_path).close()
+
+
 def test_a_folder_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "millstream.json").write_text(json.dumps({"format": 2, "store_id": "a" * 32}))
     with pytest.raises(StartupError, match="run a newer Millstream"):

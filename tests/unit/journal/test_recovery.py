@@ -205,6 +205,12 @@ def test_a_missing_segment_in_the_middle_is_damage() -> None:
     assert_damaged(disk)
 
 
+def test_a_missing_segment_is_damage_even_if_no_record_is_missing() -> None:
+    disk = log_of([b"a"])
+    disk.create(path_of(3), [encode_segment_header(SegmentHeader(3, 2, 0, STORE_ID))])
+    assert assert_damaged(disk).file == path_of(3)
+
+
 def test_a_missing_first_segment_without_a_checkpoint_is_damage() -> None:
     disk = three_segments()
     del disk.files[path_of(1)]

@@ -270,6 +270,15 @@ def test_a_full_disk_at_a_roll_is_told_and_nothing_is_written(code: int) -> None
     assert writer.next_lsn == 2
 
 
+def test_a_full_disk_is_told_though_the_half_made_file_cannot_be_removed() -> None:
+    disk = FakeDisk()
+    writer = writer_on(disk)
+    disk.failing["create_zeroed"] = FULL
+    disk.failing["remove"] = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(StorageFull):
+        writer.write_batch([b"a"])
+
+
 def test_writing_goes_on_without_a_gap_once_there_is_room_again() -> None:
     disk = FakeDisk()
     writer = writer_on(disk)

@@ -182,6 +182,11 @@ def test_half_a_surrogate_pair_is_kept_as_it_was_escaped(
     assert texts(split_body(body)) == expected
 
 
+def test_a_long_number_beside_half_a_surrogate_pair_is_kept() -> None:
+    number = b"1" * 5000
+    assert texts(split_body(b'["\\ud800",' + number + b"]")) == [b'"\\ud800"', number]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -173,6 +173,18 @@ def test_content_shared_by_forks_is_shared_again_after_a_restore() -> None:
     assert restored.by_path[b"f"].log.datas[0] is restored.by_path[b"a"].log.datas[0]
 
 
+def test_small_content_shared_by_forks_is_shared_again_after_a_restore() -> None:
+    store = Store()
+    store.create(b"a")
+    for number in range(5000):
+        store.append(b"a", b"%06d" % number)
+    store.fork(b"f", b"a")
+    restored = restore(image_bytes(store.machine))
+    held = {id(data) for data in restored.by_path[b"a"].log.datas}
+    shared = sum(len(data) for data in restored.by_path[b"f"].log.datas if id(data) in held)
+    assert shared > 0.9 * restored.by_path[b"f"].log.tail_byte
+
+
 def test_content_of_a_deleted_source_is_written_as_long_as_a_fork_holds_it() -> None:
     store = Store()
     store.create(b"a", LARGE)
