@@ -100,6 +100,8 @@ class App:
                 if request.method == b"POST":
                     request.route = "append"
                     self._writes.append(request, self._paths.key(request.path))
+                elif request.method == b"OPTIONS":
+                    self._preflight(request)
                 else:
                     self._handle_stream(request, self._paths.key(request.path), lenient=True)
             else:
