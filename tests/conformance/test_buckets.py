@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import closing
 
 import pytest
 
@@ -274,14 +275,11 @@ def test_a_stream_with_another_name_is_refused_by_every_verb(memory_api: Api, na
 
 def test_raw_bytes_that_are_not_utf8_are_refused(memory_api: Api) -> None:
     bucket = memory_api.bucket()
-    connection = RawConnection(memory_api.port)
-    try:
+    with closing(RawConnection(memory_api.port)) as connection:
         connection.send(
             b"PUT %b/\xff\xfe HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % bucket.encode()
         )
         assert connection.answer().status == 400
-    finally:
-        connection.close()
 
 
 def test_streams_is_the_listing_and_never_a_stream(api: Api) -> None:
@@ -381,6 +379,14 @@ def test_other_methods_below_a_stream_are_named_as_not_allowed(
     refused = memory_api.call(method, f"{path}/{below}", b"x")
     assert refused.status == 405
     assert allowed in refused.headers["allow"].replace(" ", "").split(",")
+
+
+@pytest.mark.parametrize("target", ["*", "example.com:443"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "CONNECT"])
+def test_a_target_that_is_no_path_is_no_bucket(memory_api: Api, method: str, target: str) -> None:
+    with closing(RawConnection(memory_api.port)) as connection:
+        connection.send(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.answer().status in (400, 404, 501)
 
 
 # One namespace on both surfaces (X2)

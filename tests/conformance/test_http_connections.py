@@ -246,10 +246,11 @@ def test_an_upgrade_does_not_cost_a_body(memory_api: Api, connect: Connect) -> N
     assert memory_api.get(path).body == b"one"
 
 
-def test_connect_is_refused(connect: Connect) -> None:
+@pytest.mark.parametrize("line", ["CONNECT example.com:443", "GET *", "PUT *", "GET http://x"])
+def test_a_target_that_is_no_path_is_refused(connect: Connect, line: str) -> None:
     connection = connect()
-    connection.send("CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n")
-    assert 400 <= connection.answer().status <= 501
+    connection.send(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert connection.answer().status in (400, 404, 405, 501)
 
 
 def test_a_preflight_for_the_whole_server_is_answered(connect: Connect) -> None:

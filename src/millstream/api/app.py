@@ -166,8 +166,9 @@ class App:
     # /{bucket}, /{bucket}/streams, /{bucket}/{stream} and what hangs below a stream
 
     def _handle_bucketed(self, request: Request) -> None:
-        parts = request.path.split(b"/")[1:] or [b""]  # CONNECT names no path at all
-        if parts[0] in RESERVED_BUCKETS or parts[0] == b"v1" or not parts[0] or len(parts) > 4:
+        root, *parts = request.path.split(b"/")
+        is_route = not root and 1 <= len(parts) <= 4 and parts[0] not in (b"", b"v1")
+        if not is_route or parts[0] in RESERVED_BUCKETS:
             raise RouteNotFound("nothing is here; try /v1/stream/{path} or /{bucket}/{stream}")
         if len(parts) == 1:
             self._handle_bucket(request, unescape_all(parts[0]))

@@ -1,0 +1,61 @@
+"""Kills around the publication of snapshots and the making of buckets.
+
+Replay a seed with `python -m tests.crash.snapshot_rounds --seed N`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.snapshot_rounds import Round
+from tests.crash.wal_files import load_wal, parse_records, segment_names
+
+GENERATIONS = 5
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3], ids=lambda seed: f"seed-{seed}")
+def test_acknowledged_snapshots_and_buckets_survive_and_the_rest_is_whole_or_not_there(
+    seed: int, tmp_path: Path
+) -> None:
+    print(f"seed {seed}")
+    report = Round(seed, tmp_path).run(GENERATIONS)
+    print(report)
+    assert report.kills >= GENERATIONS
+    assert report.snapshots >= 20
+    assert report.appends >= 100
+    assert report.buckets >= 10
+
+
+def lose_blobs(data_dir: Path) -> None:
+    for path in sorted((data_dir / "snapshots").iterdir()):
+        path.unlink()
+
+
+def cut_blobs(data_dir: Path) -> None:
+    for path in (data_dir / "snapshots").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("tamper", [lose_blobs, cut_blobs], ids=lambda tamper: tamper.__name__)
+def test_the_rounds_notice_blobs_that_are_lost_or_torn(
+    tmp_path: Path, tamper: Callable[[Path], None]
+) -> None:
+    with pytest.raises(AssertionError):
+        Round(4, tmp_path, tamper).run(2)
+
+
+def test_the_rounds_notice_that_acknowledged_records_are_lost(tmp_path: Path) -> None:
+    """The log is cut after the kill, as if the server had answered before it was durable."""
+
+    def cut_log(data_dir: Path) -> None:
+        files = load_wal(data_dir / "wal")
+        name = segment_names(files)[-1]
+        records = parse_records(files[name])
+        keep = records[len(records) // 2].position if records else 0
+        (data_dir / "wal" / name).write_bytes(files[name][:keep])
+
+    with pytest.raises(AssertionError):
+        Round(5, tmp_path, cut_log).run(2)
