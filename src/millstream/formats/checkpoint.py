@@ -4,7 +4,7 @@
 
 Kinds: HEADER (what it covers), DATA (raw bytes of one content block, shared by forks, numbered from
 0 in file order), BUCKET and STREAM (MessagePack; buckets come first), KEYS and SUBSCRIPTION
-(MessagePack; after the streams), END (how many DATA and STREAM blocks came before).
+(MessagePack; after the streams), END (how many of each came before).
 """
 
 from __future__ import annotations
@@ -94,8 +94,11 @@ class SubscriptionImage(msgspec.Struct, array_like=True):
 
 
 class CheckpointEnd(msgspec.Struct, array_like=True):
+    """How many blocks of each kind came before: none may be missing."""
+
     datas: int
     streams: int
+    others: int = 0  # buckets, subscriptions, keys
 
 
 class DamagedBlock(ValueError):

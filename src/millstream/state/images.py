@@ -104,7 +104,9 @@ def encode_capture(captured: Capture, store_id: str, lsn: int) -> Iterator[bytes
         yield encode_block(STREAM, _encode(stream.image))
     for kind, image in captured.subscriptions:
         yield encode_block(kind, _encode(image))
-    yield encode_block(END, _encode(CheckpointEnd(len(numbers), len(captured.streams))))
+    others = len(captured.buckets) + len(captured.subscriptions)
+    end = CheckpointEnd(len(numbers), len(captured.streams), others)
+    yield encode_block(END, _encode(end))
 
 
 class Restorer:
@@ -115,6 +117,7 @@ class Restorer:
         self.header: CheckpointHeader | None = None
         self._datas: list[bytes] = []
         self._streams = 0
+        self._others = 0
 
     def add(self, kind: int, payload: bytes) -> None:
         """Raises ValueError (msgspec's included) when the block makes no sense here."""
@@ -126,13 +129,15 @@ class Restorer:
         elif kind == BUCKET:
             bucket = msgspec.msgpack.decode(payload, type=BucketImage)
             self.machine.names.add_bucket(bucket.name, bucket.created_ms)
+            self._others += 1
         elif kind == STREAM:
             self._add_stream(_stream_decoder.decode(payload))
         elif kind in SUBSCRIPTION_KINDS:
             restore_subscription_block(self.machine.subscriptions, kind, payload)
+            self._others += 1
         elif kind == END:
             end = msgspec.msgpack.decode(payload, type=CheckpointEnd)
-            if (end.datas, end.streams) != (len(self._datas), self._streams):
+            if end != CheckpointEnd(len(self._datas), self._streams, self._others):
                 raise ValueError("the end block counts other blocks than the file holds")
         else:
             raise ValueError(f"a block of the unknown kind {kind}")
