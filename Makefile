@@ -80,7 +80,7 @@ $(VENV)/.dev: $(VENV)/.runtime requirements/dev.lock
 	touch $@
 
 $(NODE_DIR)/node_modules/.installed: $(NODE_DIR)/package.json $(NODE_DIR)/package-lock.json
-	cd $(NODE_DIR) && npm ci --no-audit --no-fund --loglevel=error
+	cd $(NODE_DIR) && npm install --no-save --no-audit --no-fund --loglevel=error
 	touch $@
 
 clean:
