@@ -278,9 +278,6 @@ def test_the_list_of_all_is_only_read(memory_api: Api) -> None:
         assert memory_api.call(method, "/v1/streams").status == 405
 
 
-@pytest.mark.xfail(
-    reason="a name with %2F is shown like one with a literal %2F: the cursor repeats"
-)
 def test_a_walk_ends_though_a_v1_name_has_an_encoded_slash(memory_api: Api) -> None:
     bucket = fill(memory_api, ["zz"])
     memory_api.stream(path=f"/v1/stream{bucket}/a%2Fb")

@@ -143,8 +143,8 @@ def _check_utf8(text: bytes, name: str) -> None:
 
 
 def _key_form(name: bytes) -> bytes:
-    """Keys keep `%` escaped, see paths.py."""
-    return name.replace(b"%", b"%25")
+    """Keys keep `%` escaped, and a slash that was sent as `%2F`; see paths.py."""
+    return name.replace(b"%", b"%25").replace(b"%252F", b"%2F")
 
 
 def _stream_id(stream: Stream) -> str:
