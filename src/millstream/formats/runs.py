@@ -1,0 +1,44 @@
+"""Where cold content lies: runs, and the segments that hold them.
+
+These values travel: the journal publishes them, the catalog keeps them, the pipeline reads and
+proposes them. New fields go at the end and have a default.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Run(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A contiguous piece of one stream's content inside one row group of one segment.
+
+    Bytes are counted on the wire: for JSON every message has a comma behind it.
+    """
+
+    stream_id: int  # who wrote it; a fork reads it through its origin
+    first_ordinal: int
+    first_byte: int
+    count: int  # messages, at least one
+    size: int  # wire bytes
+    row_group: int
+    row: int  # of the first message, within the row group
+    crc: int  # CRC32C of the wire bytes
+
+    @property
+    def end_ordinal(self) -> int:
+        return self.first_ordinal + self.count
+
+    @property
+    def end_byte(self) -> int:
+        return self.first_byte + self.size
+
+
+class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One Parquet object. Its name is never used twice, and its bytes never change."""
+
+    name: str  # key in the object store, below the configured prefix
+    shard: int
+    size: int  # bytes of the object
+    footer_bytes: int  # from the start of the footer to the end of the object
+    rows: int
+    created_ms: int
