@@ -1,12 +1,14 @@
 """Commands: every change to the state, as one self-contained value each.
 
-The journal stores them in this shape (see formats/commands.py). New fields go at the end and have
+The journal stores them in this shape (see docs/formats/wal.md). New fields go at the end and have
 a default, so that an old log still reads.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from millstream.formats.runs import Run, Segment
 
 
 class Command(msgspec.Struct, array_like=True, tag_field="kind", gc=False):
@@ -32,6 +34,9 @@ class CreateStream(Command, tag=1):
     fork_sub_offset: int = 0
     lifetime_given: bool = True
     implies_bucket: bool = True  # False: the bucket must exist already
+    # Where fork_ordinal, fork_byte and fork_sub_offset lead in the source of this id, looked up
+    # beforehand because boundaries may be cold: source id, anchor and cut (ordinal, byte each).
+    fork_place: tuple[int, int, int, int, int] | None = None
 
 
 class Append(Command, tag=2):
@@ -87,6 +92,31 @@ class PublishSnapshot(Command, tag=9):
     content_type: bytes
     size: int
     digest: str
+    is_boundary: bool = False  # somebody looked: a message of this stream ends there
+
+
+class PublishRuns(Command, tag=10):
+    """The content of these runs is stored in the segment; it may leave memory."""
+
+    segment: Segment
+    runs: list[Run]
+
+
+class ReplaceSegments(Command, tag=11):
+    """The new segments hold all that is alive in the old ones."""
+
+    shard: int
+    old: list[str]
+    segments: list[Segment]
+    runs: list[list[Run]]  # for each new segment
+
+
+class TrimStream(Command, tag=12):
+    """Retention: what comes before this boundary is given up."""
+
+    stream_id: int
+    ordinal: int
+    byte: int
 
 
 # Subscriptions: tags 20 to 35. Streams are named by key.
@@ -196,6 +226,9 @@ AnyCommand = (
     | CreateBucket
     | DeleteBucket
     | PublishSnapshot
+    | PublishRuns
+    | ReplaceSegments
+    | TrimStream
     | InstallKeys
     | CreateSubscription
     | DeleteSubscription

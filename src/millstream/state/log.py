@@ -1,6 +1,6 @@
-"""The content of one stream in memory: wire bytes in blocks, and where each message ends.
+"""The content of one stream: what of it is in memory, in blocks, and where the rest lies.
 
-Blocks are immutable, so a fork shares them and a reader may hold them while the stream grows.
+Blocks are immutable, so a reader or a flush may hold them while the stream grows.
 Small appends are merged to blocks of about 64 KiB; large ones stay the bytes object they came as.
 """
 
@@ -10,10 +10,15 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TypeAlias
 
+from millstream.formats.runs import Run, Segment
 from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
 
 Ends = array  # array("I"): end of each message relative to its block
+Times: TypeAlias = "int | array[int]"  # ms since 1970, one for all messages or one for each
+Block: TypeAlias = "tuple[bytes, array[int] | None, Times]"
+PublishedRun: TypeAlias = tuple[Segment, Run]
 
 
 def decode_ends(encoded: bytes) -> Ends[int] | None:
@@ -32,40 +37,61 @@ def _message_count(ends: Ends[int] | None) -> int:
 class Log:
     """Positions are absolute, in bytes and in messages (ordinals), counted from the stream's start.
 
+        first <= tail     what the stream shows; what came before was trimmed
+        own               before it, content is inherited: it lies in the log of the fork's source
+        cold              own content before it is published in runs
+        held <= cold      own content from here on is in memory, in blocks
+
     Block i holds `datas[i]` and begins at byte `starts[i]` and message `ordinals[i]`; `ends[i]` is
-    None when it is exactly one message. `starts` and `ordinals` may lag behind, see `_locate`.
+    None when it is exactly one message; `times[i]` is when it was appended, as one number or one
+    for each message. `starts` and `ordinals` may lag behind, see `_locate`.
     """
 
     __slots__ = (
+        "cold_byte",
+        "cold_ordinal",
         "datas",
         "ends",
         "first_byte",
         "first_ordinal",
+        "held_byte",
+        "held_ordinal",
         "ordinals",
+        "own_byte",
+        "own_ordinal",
+        "runs",
         "small_bytes",
         "small_from",
         "starts",
         "tail_byte",
         "tail_ordinal",
+        "times",
     )
 
     def __init__(self) -> None:
         self.datas: list[bytes] = []
         self.ends: list[Ends[int] | None] = []
+        self.times: list[Times] = []
         self.starts: list[int] = []
         self.ordinals: list[int] = []
-        self.first_byte = 0  # what comes before was trimmed
-        self.first_ordinal = 0
-        self.tail_byte = 0
-        self.tail_ordinal = 0
+        self.runs: list[PublishedRun] | None = None  # published since the last checkpoint
         self.small_from = 0  # blocks from here on are small and wait to be merged
         self.small_bytes = 0
+        self.start_at(0, 0)
 
-    def append(self, data: bytes, ends: Ends[int] | None, count: int) -> None:
+    def start_at(self, ordinal: int, byte: int) -> None:
+        """An empty log whose first message will be number `ordinal`, at `byte`."""
+        self.first_ordinal = self.own_ordinal = self.cold_ordinal = ordinal
+        self.held_ordinal = self.tail_ordinal = ordinal
+        self.first_byte = self.own_byte = self.cold_byte = byte
+        self.held_byte = self.tail_byte = byte
+
+    def append(self, data: bytes, ends: Ends[int] | None, count: int, time: Times = 0) -> None:
         """`ends` is None for exactly one message, else one entry per message."""
         size = len(data)
         self.datas.append(data)
         self.ends.append(ends)
+        self.times.append(time)
         self.tail_byte += size
         self.tail_ordinal += count
         # What a block costs beside its bytes counts too, so that tiny ones are merged as well.
@@ -76,7 +102,7 @@ class Log:
     def _locate(self) -> None:
         """Writes down where the newest blocks begin; appends leave that to whoever reads."""
         index = len(self.starts)
-        byte, ordinal = self.first_byte, self.first_ordinal
+        byte, ordinal = self.held_byte, self.held_ordinal
         if index:
             byte = self.starts[-1] + len(self.datas[index - 1])
             ordinal = self.ordinals[-1] + _message_count(self.ends[index - 1])
@@ -91,6 +117,7 @@ class Log:
         last = len(self.datas) - 1 if last_is_large else len(self.datas)
         if last - first > 1:
             merged_ends = self._merged_ends(first, last)
+            self.times[first:last] = [self._merged_times(first, last)]
             self.datas[first:last] = [b"".join(self.datas[first:last])]
             self.ends[first:last] = [merged_ends]
             located = min(last, len(self.starts))
@@ -112,8 +139,20 @@ class Log:
             base += len(data)
         return merged
 
+    def _merged_times(self, first: int, last: int) -> Times:
+        times = self.times[first:last]
+        if times.count(times[0]) == len(times) and isinstance(times[0], int):
+            return times[0]
+        merged = array("Q")
+        for time, ends in zip(times, self.ends[first:last], strict=True):
+            if isinstance(time, int):
+                merged.extend([time] * _message_count(ends))
+            else:
+                merged.extend(time)
+        return merged
+
     def byte_at(self, ordinal: int) -> int:
-        """Where message `ordinal` begins; `ordinal` must be between the first and the tail."""
+        """Where message `ordinal` begins; it must be between what is held and the tail."""
         if ordinal == self.tail_ordinal:
             return self.tail_byte
         if len(self.starts) < len(self.datas):
@@ -130,7 +169,7 @@ class Log:
         """The message that begins at `byte`, or None when no message begins there."""
         if byte == self.tail_byte:
             return self.tail_ordinal
-        if not self.first_byte <= byte < self.tail_byte:
+        if not self.held_byte <= byte < self.tail_byte:
             return None
         if len(self.starts) < len(self.datas):
             self._locate()
@@ -182,32 +221,14 @@ class Log:
             parts[0] = memoryview(parts[0])[skip:]
         return parts
 
-    def prefix(self, ordinal: int, byte: int) -> Log:
-        """A new log with everything before `byte`; a cut inside a message makes it a shorter one.
+    def branch(self, ordinal: int, byte: int) -> Log:
+        """The log of a fork: it shows what comes before the cut, and holds nothing of it itself.
 
-        `ordinal` is the number of messages the prefix holds, the cut one included.
+        `ordinal` is the number of messages before the cut; one that the cut goes through counts.
         """
         fork = Log()
-        fork.start_at(self.first_ordinal, self.first_byte)
-        if byte == self.first_byte:
-            return fork
-        if len(self.starts) < len(self.datas):
-            self._locate()
-        block = bisect_right(self.starts, byte - 1) - 1
-        fork.datas = self.datas[:block]
-        fork.ends = self.ends[:block]
-        fork.starts = self.starts[:block]
-        fork.ordinals = self.ordinals[:block]
-        fork.tail_byte = self.starts[block]
-        fork.tail_ordinal = self.ordinals[block]
-        fork.small_from = len(fork.datas)
-        inside = byte - self.starts[block]
-        count = ordinal - self.ordinals[block]
-        ends = self.ends[block]
-        if ends is not None:
-            ends = ends[:count]
-            ends[-1] = inside
-        fork.append(self.datas[block][:inside], ends, count)
+        fork.start_at(ordinal, byte)
+        fork.first_ordinal, fork.first_byte = self.first_ordinal, self.first_byte
         return fork
 
     def blocks(self) -> list[tuple[bytes, Sequence[int]]]:
@@ -220,30 +241,73 @@ class Log:
             for data, ends in zip(self.datas, self.ends, strict=True)
         ]
 
-    def start_at(self, ordinal: int, byte: int) -> None:
-        """An empty log whose first message will be number `ordinal`, at `byte`."""
-        self.first_ordinal = self.tail_ordinal = ordinal
-        self.first_byte = self.tail_byte = byte
-
     def trim(self, ordinal: int, byte: int) -> None:
-        """Forgets everything before this boundary. Readers and forks keep what they hold."""
+        """Shows nothing before this boundary any more. What is held stays until `drop`."""
+        self.first_ordinal, self.first_byte = ordinal, byte
+
+    def publish(self, segment: Segment, run: Run) -> bool:
+        """The run holds what comes next to go cold; False when it does not fit."""
+        if run.first_ordinal != self.cold_ordinal or run.first_byte != self.cold_byte:
+            return False
+        if run.end_ordinal > self.tail_ordinal or run.end_byte > self.tail_byte:
+            return False
+        if self.runs is None:
+            self.runs = []
+        self.runs.append((segment, run))
+        self.cold_ordinal, self.cold_byte = run.end_ordinal, run.end_byte
+        return True
+
+    def drop(self, ordinal: int, byte: int) -> int:
+        """Lets go of what is held before this boundary; the bytes that freed.
+
+        Readers keep what they hold. Somebody else must hold it, or nobody may want it any more.
+        """
+        if byte <= self.held_byte:
+            return 0
         if len(self.starts) < len(self.datas):
             self._locate()
+        freed = byte - self.held_byte
         keep = bisect_right(self.starts, byte) - 1 if byte < self.tail_byte else len(self.datas)
-        del self.datas[:keep], self.ends[:keep], self.starts[:keep], self.ordinals[:keep]
+        del self.datas[:keep], self.ends[:keep], self.times[:keep]
+        del self.starts[:keep], self.ordinals[:keep]
         self.small_from = max(0, self.small_from - keep)
-        self.first_ordinal, self.first_byte = ordinal, byte
+        self.held_ordinal, self.held_byte = ordinal, byte
+        if self.cold_byte < byte:
+            self.cold_ordinal, self.cold_byte = ordinal, byte
         if not self.datas:
             self.small_bytes = 0
         elif self.starts[0] < byte:
             self._cut_front(ordinal, byte)
+        return freed
 
     def _cut_front(self, ordinal: int, byte: int) -> None:
         """The first block begins before the boundary: keep only its rest."""
-        gone = byte - self.starts[0]
-        ends = self.ends[0]
+        gone, passed = byte - self.starts[0], ordinal - self.ordinals[0]
+        ends, times = self.ends[0], self.times[0]
         assert ends is not None
-        rest = array("I", [end - gone for end in ends[ordinal - self.ordinals[0] :]])
         self.datas[0] = self.datas[0][gone:]
-        self.ends[0] = rest
+        self.ends[0] = array("I", [end - gone for end in ends[passed:]])
+        self.times[0] = times if isinstance(times, int) else times[passed:]
         self.starts[0], self.ordinals[0] = byte, ordinal
+
+    def unpublished(self) -> list[Block]:
+        """The blocks that are in no run yet, the first one cut to where they begin.
+
+        Nothing is copied but that cut: a block is never changed once it is in a log.
+        """
+        if len(self.starts) < len(self.datas):
+            self._locate()
+        if self.cold_byte == self.tail_byte:
+            return []
+        index = bisect_right(self.starts, self.cold_byte) - 1
+        blocks: list[Block] = list(
+            zip(self.datas[index:], self.ends[index:], self.times[index:], strict=True)
+        )
+        gone = self.cold_byte - self.starts[index]
+        if gone:
+            passed = self.cold_ordinal - self.ordinals[index]
+            data, ends, times = blocks[0]
+            assert ends is not None
+            rest = array("I", [end - gone for end in ends[passed:]])
+            blocks[0] = data[gone:], rest, times if isinstance(times, int) else times[passed:]
+        return blocks

@@ -47,11 +47,13 @@ class Stream:
     """Mutable, and only ever changed by the state machine (`accessed_ms` by the engine)."""
 
     __slots__ = (
+        "__weakref__",
         "accessed_ms",
         "closed",
         "content_type",
         "created_ms",
         "deleted",
+        "epoch",
         "essence",
         "expires_at_ms",
         "forks",
@@ -93,6 +95,7 @@ class Stream:
         self.stream_seq: bytes | None = None
         self.snapshot: Snapshot | None = None
         self.subscribers: tuple[str, ...] | None = None  # subscriptions that follow it
+        self.epoch = 0  # of the checkpoint that will see its last change
         self.log = Log()
 
     @property
@@ -125,14 +128,26 @@ class Stream:
         return byte is not None and byte < self.log.first_byte
 
     def resolve(self, offset: Offset) -> tuple[int, int] | None:
-        """The (ordinal, byte) an offset names, or None when it is no boundary of this stream."""
+        """The (ordinal, byte) an offset names, or None when it is no boundary that is in memory."""
+        return resolve_in(self.log, offset)
+
+    def is_in_memory(self, offset: Offset) -> bool:
+        """Whether memory alone tells if the offset is a boundary, and holds what follows."""
         ordinal, byte = offset
-        log = self.log
-        if ordinal is None:
-            assert byte is not None
-            ordinal = log.ordinal_at(byte)
-            return None if ordinal is None else (ordinal, byte)
-        if not log.first_ordinal <= ordinal <= log.tail_ordinal:
-            return None
-        real_byte = log.byte_at(ordinal)
-        return (ordinal, real_byte) if byte is None or byte == real_byte else None
+        if ordinal is not None:
+            return ordinal >= self.log.held_ordinal
+        assert byte is not None
+        return byte >= self.log.held_byte
+
+
+def resolve_in(log: Log, offset: Offset) -> tuple[int, int] | None:
+    """The boundary an offset names among what this log holds."""
+    ordinal, byte = offset
+    if ordinal is None:
+        assert byte is not None
+        ordinal = log.ordinal_at(byte)
+        return None if ordinal is None else (ordinal, byte)
+    if not log.held_ordinal <= ordinal <= log.tail_ordinal:
+        return None
+    real_byte = log.byte_at(ordinal)
+    return (ordinal, real_byte) if byte is None or byte == real_byte else None
