@@ -38,6 +38,7 @@ class Engine:
         self.appends = 0
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
+        self.is_over_budget = False  # unpublished content fills what may be hot
         self.lifetimes = Lifetimes(self)
         self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
         self.attend_subscriptions: Callable[[Iterable[str]], None] | None = None
@@ -50,7 +51,7 @@ class Engine:
 
     def find(self, path: bytes, now_ms: int) -> Stream:
         """The live stream of this name. Raises StreamNotFound or StreamGone."""
-        stream = self.machine.by_path.get(path)
+        stream = self.machine.find(path)
         if stream is None:
             raise StreamNotFound("stream does not exist")
         if stream.deleted:

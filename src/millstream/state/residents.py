@@ -1,7 +1,7 @@
 """Streams in memory, and the shelf where those rest that are not.
 
-A stream leaves memory only when the shelf has it as it is. Whoever still holds the object then keeps
-it findable, so there are never two objects of one stream.
+A stream leaves memory only when the shelf has it as it is. Whoever still holds the object then
+keeps it findable, so there are never two objects of one stream.
 """
 
 from __future__ import annotations

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import DamagedData, StartupError
+from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
-from millstream.tier.catalog_changes import Changes, Replacement, SegmentUse, StreamRow, split
+from millstream.tier.catalog_changes import SegmentUse, split
 from millstream.tier.catalog_files import (
     ROOT_NAME,
     Meta,
@@ -39,11 +40,11 @@ _NAMES_AT_ONCE = 64  # of one shard; with 16 of them, a page of a thousand reads
 
 _NAMES = (
     "SELECT path, created_ms FROM streams INDEXED BY streams_by_path"
-    " WHERE path > ? AND listed = 1 ORDER BY path LIMIT ?"
+    " WHERE path {} ? AND listed = 1 ORDER BY path LIMIT ?"
 )
 _NAMES_BEFORE = (
     "SELECT path, created_ms FROM streams INDEXED BY streams_by_path"
-    " WHERE path > ? AND path < ? AND listed = 1 ORDER BY path LIMIT ?"
+    " WHERE path {} ? AND path < ? AND listed = 1 ORDER BY path LIMIT ?"
 )
 _RUN = "first_ordinal, first_byte, count, r.size, row_group, row, crc"
 _SEGMENT = "name, s.size, footer_bytes, rows, created_ms"
@@ -114,12 +115,18 @@ class Catalog:
         found = file.rows("SELECT image FROM streams WHERE stream_id = ?", (stream_id,))
         return found[0][0] if found else None
 
-    def names(self, after: bytes, before: bytes | None = None) -> Iterator[tuple[bytes, int]]:
+    def names(
+        self, after: bytes, before: bytes | None = None, *, inclusive: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
         """Listed paths in order with their time of creation, behind `after` and before `before`.
+
+        `inclusive`: from `after` itself on.
 
         Read as they are taken. Beside a merge, a name that exists before and after it is there.
         """
-        found: Iterator[Any] = merge_sorted(*(_names(file, after, before) for file in self._files))
+        found: Iterator[Any] = merge_sorted(
+            *(_names(file, after, before, inclusive) for file in self._files)
+        )
         return found
 
     def due(self, now_ms: int, limit: int) -> list[int]:
@@ -271,12 +278,17 @@ class Catalog:
         return self._folder / (ROOT_NAME if shard is None else shard_name(shard))
 
 
-def _names(file: ReadFile, after: bytes, before: bytes | None) -> Iterator[tuple[Any, ...]]:
+def _names(
+    file: ReadFile, after: bytes, before: bytes | None, inclusive: bool
+) -> Iterator[tuple[Any, ...]]:
+    comparison = ">=" if inclusive else ">"
     while True:
         if before is None:
-            found = file.rows(_NAMES, (after, _NAMES_AT_ONCE))
+            found = file.rows(_NAMES.format(comparison), (after, _NAMES_AT_ONCE))
         else:
-            found = file.rows(_NAMES_BEFORE, (after, before, _NAMES_AT_ONCE))
+            sql = _NAMES_BEFORE.format(comparison)
+            found = file.rows(sql, (after, before, _NAMES_AT_ONCE))
+        comparison = ">"
         yield from found
         if len(found) < _NAMES_AT_ONCE:
             return

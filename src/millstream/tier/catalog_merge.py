@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from millstream.formats.changes import Changes, Replacement
 from millstream.formats.runs import Run, Segment
-from millstream.tier.catalog_changes import Changes, Replacement
 from millstream.tier.catalog_files import empty_wal
 
 _ROWS_AT_ONCE = 200
