@@ -272,10 +272,11 @@ def test_every_operation_gets_over_trouble_that_passes(
 def test_a_truncated_answer_is_asked_for_again(far_store: ObjectStore, proxy: FaultyStore) -> None:
     data = os.urandom(2 << 20)
     far_store.put("a", data)
-    for read, expected in (
+    reads: list[tuple[Callable[[], bytes], bytes]] = [
         (lambda: far_store.get("a"), data),
         (lambda: far_store.get_range("a", 77, 1 << 20), data[77 : 77 + (1 << 20)]),
-    ):
+    ]
+    for read, expected in reads:
         with proxy.failing(Fault(truncate=True, methods=("GET",), times=2)):
             assert read() == expected
             assert proxy.faults == 2
