@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.errors import DamagedSegment
 from millstream.formats.runs import Run
 from millstream.formats.segment import SCHEMA, Content, EncodedSegment, SegmentBuilder
 from millstream.formats.segment_footer import decode_footer
-from millstream.formats.segment_rows import decode_row_group
+from millstream.formats.segment_rows import decode_columns, decode_row_group
 from millstream.formats.wal import crc32c
 from millstream.limits import KIB, MIB, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX
 from tests.unit.effort import brief
@@ -214,3 +215,23 @@ def test_keys_survive_a_rewrite() -> None:
     table = table_of(encode(content(3, [b"1", b"2"])))
     keyed = table.set_column(5, "key", pa.array([b"k", None], pa.binary()))
     assert table_of(built(keyed, 1))["key"].to_pylist() == [b"k", None]
+
+
+def test_parquets_own_checksums_find_a_damaged_page_too() -> None:
+    encoded = encode(content(3, [b"%0100d" % number for number in range(100)]))
+    footer = decode_footer("name", encoded.data[-encoded.footer_bytes :], len(encoded.data))
+    data = bytearray(encoded.data[footer.borders[0] : footer.borders[1]])
+    data[-10] ^= 1
+    resealed = footer._replace(crcs=[crc32c(bytes(data))])
+    with pytest.raises(DamagedSegment, match=r"name is damaged: row group 0 .* CRC"):
+        decode_columns("name", resealed, 0, bytes(data))
+
+
+def test_a_segment_of_another_format_is_refused() -> None:
+    encoded = encode(content(3, [b"1"]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table_of(encoded), sink)
+    data = sink.getvalue().to_pybytes()
+    footer_bytes = int.from_bytes(data[-8:-4], "little") + 8
+    with pytest.raises(DamagedSegment, match="CRC32C of the footer"):
+        decode_footer("name", data[-footer_bytes:], len(data))
