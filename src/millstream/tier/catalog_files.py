@@ -186,9 +186,13 @@ def empty_wal(db: sqlite3.Connection) -> None:
 def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+        try:
+            db.execute(f"PRAGMA cache_size = -{cache_kib}")
+        except BaseException:
+            db.close()
+            raise
     except sqlite3.Error as error:
         raise as_ours(path, error) from error
-    db.execute(f"PRAGMA cache_size = -{cache_kib}")
     return db
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ def merge_some_files(catalog: Catalog, changes: Changes, files: int) -> None:
         catalog._merge_file(number, part)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), st.lists(st.integers(0, 7), min_size=1, max_size=8))
 def test_whatever_was_merged_cut_short_and_reopened_the_content_is_that_of_the_model(
     random: Random, fates: list[int]
@@ -44,3 +45,16 @@ def test_whatever_was_merged_cut_short_and_reopened_the_content_is_that_of_the_m
                 catalog.merge(changes)
             assert_equal(catalog, world.model)
         catalog.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_long_history_leaves_the_content_of_the_model(seed: int, tmp_path: Path) -> None:
+    print(f"seed {seed}")
+    catalog = open_catalog(tmp_path / "catalog", SHARDS)
+    world = World(Random(seed), SHARDS, scale=6)
+    for _ in range(20):
+        catalog.merge(world.step())
+        assert_equal(catalog, world.model)
+    assert len(world.model.runs) > 10
+    assert len(world.model.garbage) > 10
+    catalog.close()
