@@ -15,7 +15,6 @@ from msgspec.structs import astuple
 
 from millstream.formats.runs import Run, Segment
 from millstream.tier.catalog_changes import Changes, Replacement
-from millstream.tier.catalog_files import empty_wal
 
 _ROWS_AT_ONCE = 200
 
@@ -51,7 +50,6 @@ def merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
     with _Transaction(db, changes.lsn) as there:
         if not there:
             _merge_shard(db, changes)
-    empty_wal(db)
 
 
 def merge_root(db: sqlite3.Connection, changes: Changes) -> None:
@@ -62,7 +60,6 @@ def merge_root(db: sqlite3.Connection, changes: Changes) -> None:
             _in_batches(db, "DELETE FROM records WHERE key IN (VALUES {})", gone)
             kept = [(key, value) for key, value in last.items() if value is not None]
             _in_batches(db, _PUT_RECORDS, kept)
-    empty_wal(db)
 
 
 class _Transaction:
@@ -138,11 +135,14 @@ def _replace(db: sqlite3.Connection, replacement: Replacement, lsn: int) -> None
         return
     numbers = f"segment IN ({_marks(len(found))})"
     db.execute(
-        "CREATE TEMP TABLE replaced AS SELECT stream_id, min(first_ordinal) AS first_ordinal,"
-        f" max(first_ordinal + count) AS end_ordinal FROM runs WHERE {numbers} GROUP BY stream_id",
+        "CREATE TEMP TABLE replaced"
+        " (stream_id INTEGER PRIMARY KEY, first_ordinal INTEGER, end_ordinal INTEGER)"
+    )
+    db.execute(
+        "INSERT INTO replaced SELECT stream_id, min(first_ordinal), max(first_ordinal + count)"
+        f" FROM runs WHERE {numbers} GROUP BY stream_id",
         found,
     )
-    db.execute("CREATE UNIQUE INDEX temp.replaced_by_stream ON replaced (stream_id)")
     db.execute(f"DELETE FROM runs WHERE {numbers}", found)
     _discard_segments(db, numbers, found, lsn)
     last = _last_segment(db)
