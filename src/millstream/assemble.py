@@ -59,7 +59,13 @@ class Storage(NamedTuple):
     lsn: int
     store_id: str
     blobs: BlobStore
-    folder: DataFolder | None
+    disk: DiskStorage | None  # None: everything is in memory only
+
+
+class DiskStorage(NamedTuple):
+    folder: DataFolder
+    catalog: Catalog
+    objects: ObjectStore
     log_bytes: int
 
 
@@ -79,58 +85,27 @@ def open_storage(config: Config, stop: Stop) -> Storage:
     """Recovers what the data folder holds. Raises StartupError; blocks while it reads."""
     if config.memory:
         store_id = secrets.token_hex(16)
-        return Storage(StateMachine(), MemoryJournal(), 0, store_id, MemoryBlobs(), None, 0)
+        return Storage(StateMachine(), MemoryJournal(), 0, store_id, MemoryBlobs(), None)
     folder = DataFolder(config.data_dir)
     try:
-        return _recover(config, folder, stop)
+        return _open_folder(config, folder, stop)
     except BaseException:
         folder.close()
         raise
 
 
-def _recover(config: Config, folder: DataFolder, stop: Stop) -> Storage:
-    disk = OsDisk()
-    machine, checkpoint_lsn = load_checkpoint(
-        disk,
-        folder.checkpoints,
-        folder.store_id,
-        may_start_over=holds_whole_log(disk, folder.wal),
-    )
-    replayed = 0
-
-    def replay(lsn: int, payload: bytes) -> None:
-        nonlocal replayed
-        replayed += 1
-        machine.apply(decode_command(payload))
-
-    recovered = recover_log(disk, folder.wal, folder.store_id, checkpoint_lsn, replay)
-    machine.ended.clear()
-    if recovered.cut is not None:
-        log.warning("cut the torn end of the log", place=recovered.cut)
-    writer = SegmentWriter(
-        disk,
-        folder.wal,
-        folder.store_id,
-        config.wal_segment_bytes,
-        next_segment=recovered.next_segment,
-        next_lsn=recovered.next_lsn,
-        sealed=recovered.sealed,
-    )
-    log.info(
-        "recovered",
-        streams=len(machine.by_path),
-        checkpoint_lsn=checkpoint_lsn,
-        records_replayed=replayed,
-    )
+def _open_folder(config: Config, folder: DataFolder, stop: Stop) -> Storage:
+    objects = ObjectStore(cold_settings(config))
+    claim_store(objects, folder.store_id)
+    machine, catalog, writer, lsn = recover(config, folder)
 
     def fail(error: OSError) -> None:
         stop.request(exit_code=1)
         log.error("the log cannot be written; stopping", error=str(error))
 
     journal = WalJournal(writer, fail)
-    lsn = recovered.next_lsn - 1
-    blobs = FileBlobs(folder.path / "snapshots")
-    return Storage(machine, journal, lsn, folder.store_id, blobs, folder, writer.log_bytes)
+    disk = DiskStorage(folder, catalog, objects, writer.log_bytes)
+    return Storage(machine, journal, lsn, folder.store_id, ObjectBlobs(objects), disk)
 
 
 def _http_limits(config: Config) -> HttpLimits:

@@ -217,6 +217,24 @@ class Config:
         "TIME",
         "how long one object-store operation may take, with all its retries",
     )
+    shards: int = _setting(
+        16, parse_count, "N", "parts the catalog is kept in; fixed when the data folder is made"
+    )
+    hot_bytes: int = _setting(
+        256 * MIB, parse_size, "SIZE", "stream content kept in memory; more waits or goes cold"
+    )
+    flush_bytes: int = _setting(
+        8 * MIB, parse_size, "SIZE", "hot content of one shard that is worth a segment"
+    )
+    flush_age: float = _setting(
+        300.0, parse_seconds, "TIME", "how long content stays hot only before it goes cold"
+    )
+    resident_streams: int = _setting(
+        50_000, parse_count, "N", "streams kept in memory; idle ones beyond it rest in the catalog"
+    )
+    cold_cache_bytes: int = _setting(
+        64 * MIB, parse_size, "SIZE", "decoded cold content kept for the next reader"
+    )
     tls_cert: Path | None = _setting(
         None, Path, "FILE", "certificate chain (PEM); turns on HTTPS together with --tls-key"
     )
@@ -309,6 +327,10 @@ def _check_together(config: Config) -> None:
         raise InvalidSetting("--tls-cert and --tls-key go together")
     if config.wal_segment_bytes < 4 * KIB:
         raise InvalidSetting("--wal-segment-bytes must be at least 4KiB")
+    if config.shards > 1024:
+        raise InvalidSetting("--shards must be at most 1024")
+    if config.hot_bytes < 64 * KIB:
+        raise InvalidSetting("--hot-bytes must be at least 64KiB")
     if config.page_bytes < 1:
         raise InvalidSetting("--page-bytes must be at least 1")
     _check_cold(config)
