@@ -227,6 +227,22 @@ class InvalidAck(StreamError):
     code = "INVALID_OFFSET"
 
 
+class DamagedSegment(StreamError):
+    """An object of the cold tier does not hold what was written to it. None of it was served."""
+
+    code = "DAMAGED_SEGMENT"
+
+    def __init__(self, name: str, place: str, expected: str, found: str) -> None:
+        super().__init__(
+            f"{name} is damaged: {place} should be {expected}, found {found}. "
+            "Restore the object from a backup or a replica of the bucket."
+        )
+        self.name = name
+        self.place = place
+        self.expected = expected
+        self.found = found
+
+
 class StartupError(Exception):
     """The server cannot start; the message says what to change. Exit code 2."""
 
