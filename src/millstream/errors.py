@@ -158,6 +158,13 @@ class StorageFull(StreamError):
     retriable = True
 
 
+class ColdUnavailable(StreamError):
+    """What was asked for lies in the object store, and that does not answer. Nothing was done."""
+
+    code = "cold_unavailable"
+    retriable = True
+
+
 class ShuttingDown(StreamError):
     code = "shutting_down"
     retriable = True

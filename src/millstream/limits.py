@@ -47,3 +47,12 @@ ROW_GROUP_ROWS_MAX = 64 * KIB  # a decoded row costs 40 bytes beside its message
 COLD_FETCH_BYTES_MAX = 8 * MIB  # one range request for neighbouring row groups; then the next
 FOOTER_CACHE_BYTES = 16 * MIB  # parsed footers: 7 KiB for each row group, a few GiB of history
 FOOTER_MEMORY_FACTOR = 14  # bytes of a parsed footer for each byte of it in the object, measured
+
+WINDOW_THREADS = 4  # windows put together at once; the object store's answers are waited for here
+WINDOW_FETCH_THREADS = 8  # segments asked for at once, whoever wants them
+WINDOW_LOADS_MAX = 256  # cold reads under way: a second or two of work for a store that is near
+WINDOW_RUNS_MAX = 256  # in one window, each perhaps an object of its own; then the page is shorter
+PLAN_STEPS_PER_TURN = 16  # look-ups in the catalog before the event loop gets its turn again
+READ_AHEADS_MAX = 2  # at once: half the threads stay free for those who wait
+READ_AHEAD_BYTES = 4 * MIB  # behind a window that was read in sequence: about one page
+READ_AHEAD_STREAMS_MAX = 1024  # streams whose last window is remembered, to know a sequence by

@@ -43,6 +43,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.BodyTooLarge: 413,
     errors.AppendOutcomeUnknown: 500,
     errors.DamagedSegment: 500,
+    errors.ColdUnavailable: 503,
     errors.Overloaded: 503,
     errors.StorageFull: 503,
     errors.ShuttingDown: 503,
