@@ -1,15 +1,17 @@
 """Buckets and the names in them: the namespace, in order.
 
-A stream's key is `bucket/stream`. All keys of live streams stand in one sorted list, so that a
-page of a listing costs what the page holds, not what the bucket holds.
+A stream's key is `bucket/stream`. Names that the shelf (see residents.py) does not know yet, or
+still knows though they are gone, stand here; the rest is asked from it, so that a million names at
+rest cost no memory and a page of a listing costs what the page holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from sortedcontainers import SortedList
+
+from millstream.state.residents import EMPTY_SHELF, Shelf
 
 
 class Bucket:
@@ -27,34 +29,75 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
 
 
 class Namespace:
-    def __init__(self) -> None:
+    def __init__(self, shelf: Shelf = EMPTY_SHELF) -> None:
         self.buckets: dict[bytes, Bucket] = {}
-        self._keys: SortedList[bytes] = SortedList()
+        self.changed_buckets: set[bytes] = set()  # since the last checkpoint
+        self._shelf = shelf
+        self._fresh: SortedList[bytes] = SortedList()
+        self._news: dict[bytes, int] = {}  # key -> id of a new stream, or minus that of a gone one
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return sum(bucket.streams for bucket in self.buckets.values())
 
-    def add_bucket(self, name: bytes, now_ms: int) -> Bucket:
-        bucket = self.buckets[name] = Bucket(name, now_ms)
+    def add_bucket(self, name: bytes, now_ms: int, streams: int = 0) -> Bucket:
+        bucket = self.buckets[name] = Bucket(name, now_ms, streams)
+        self.changed_buckets.add(name)
         return bucket
 
-    def add(self, key: bytes, now_ms: int) -> None:
+    def remove_bucket(self, name: bytes) -> None:
+        del self.buckets[name]
+        self.changed_buckets.add(name)
+
+    def add(self, key: bytes, stream_id: int, now_ms: int) -> None:
         """A stream is born; its bucket comes into being with it if it has to."""
         name, _ = split_key(key)
         bucket = self.buckets.get(name) or self.add_bucket(name, now_ms)
         bucket.streams += 1
-        self._keys.add(key)
+        self.changed_buckets.add(name)
+        if self._news.get(key, 0) <= 0:
+            self._fresh.add(key)
+        self._news[key] = stream_id
 
-    def remove(self, key: bytes) -> None:
-        bucket = self.buckets[split_key(key)[0]]
-        bucket.streams -= 1
-        self._keys.remove(key)
+    def remove(self, key: bytes, stream_id: int) -> None:
+        name, _ = split_key(key)
+        self.buckets[name].streams -= 1
+        self.changed_buckets.add(name)
+        if self._news.get(key, 0) > 0:
+            self._fresh.remove(key)
+        self._news[key] = -stream_id
+
+    def news(self) -> dict[bytes, int]:
+        """What the shelf will know once it has the checkpoint that is taken now."""
+        return self._news.copy()
+
+    def settle(self, shelved: dict[bytes, int]) -> None:
+        """The shelf knows these now."""
+        for key, news in shelved.items():
+            if self._news.get(key) == news:
+                del self._news[key]
+                if news > 0:
+                    self._fresh.remove(key)
 
     def keys_from(self, first: bytes, *, inclusive: bool = True) -> Iterator[bytes]:
         """Keys in byte order, from `first` on."""
-        keys: Iterator[bytes] = self._keys.irange(first, inclusive=(inclusive, True))
-        return keys
+        fresh: Iterator[bytes] = self._fresh.irange(first, inclusive=(inclusive, True))
+        shelved = self._shelf.names(first, inclusive=inclusive)
+        yield from _merged(fresh, (key for key in shelved if key not in self._news))
 
-    def keys_at(self, index: int, count: int) -> Iterator[bytes]:
-        """Keys by their place in the whole order."""
-        return islice(self._keys.islice(index), count)
+
+def _merged(left: Iterator[bytes], right: Iterator[bytes]) -> Iterator[bytes]:
+    """Both in order and no key in both."""
+    one, other = next(left, None), next(right, None)
+    while one is not None and other is not None:
+        if one < other:
+            yield one
+            one = next(left, None)
+        else:
+            yield other
+            other = next(right, None)
+    if one is not None:
+        yield one
+        yield from left
+    if other is not None:
+        yield other
+        yield from right

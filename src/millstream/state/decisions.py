@@ -6,6 +6,7 @@ from millstream.errors import (
     BucketNotFound,
     ContentTypeMismatch,
     InvalidOffset,
+    InvalidRequest,
     OffsetGone,
     ProducerEpochStart,
     ProducerFenced,
@@ -21,6 +22,7 @@ from millstream.errors import (
 from millstream.protocol import content_types
 from millstream.protocol.offsets import Offset
 from millstream.state.commands import Append, CreateStream, PublishSnapshot
+from millstream.state.log import Log
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
@@ -155,11 +157,42 @@ def _same_origin(existing: Stream, command: CreateStream) -> bool:
     )
 
 
-def cut_past(source: Stream, anchor: tuple[int, int], sub_offset: int) -> tuple[int, int] | None:
-    """(messages held, byte) of the place `sub_offset` messages or bytes past the anchor."""
+def fork_places(
+    source: Stream, command: CreateStream
+) -> tuple[tuple[int, int], tuple[int, int]] | StreamError:
+    """Where a fork leaves its source, as asked for, and where its content is cut."""
+    tail = source.log.tail_ordinal, source.log.tail_byte
+    if command.fork_ordinal is None and command.fork_byte is None:
+        if command.fork_sub_offset:
+            return _beyond_tail()
+        return tail, tail
+    offset = Offset(command.fork_ordinal, command.fork_byte)
+    if source.is_trimmed(offset):
+        return OffsetGone(source.earliest)
+    place = command.fork_place
+    if place is not None and place[0] == source.stream_id:
+        _, ordinal, byte, cut_ordinal, cut_byte = place
+        return (ordinal, byte), (cut_ordinal, cut_byte)
+    anchor = source.resolve(offset)
+    if anchor is None:
+        return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")
+    cut = cut_past(source.log, anchor, command.fork_sub_offset, source.is_json)
+    return _beyond_tail() if cut is None else (anchor, cut)
+
+
+def _beyond_tail() -> StreamError:
+    return InvalidRequest("Stream-Fork-Sub-Offset reaches beyond the source's tail")
+
+
+def cut_past(
+    log: Log, anchor: tuple[int, int], sub_offset: int, is_json: bool
+) -> tuple[int, int] | None:
+    """(messages held, byte) of the place `sub_offset` messages or bytes past the anchor.
+
+    `log` must hold what lies between the two.
+    """
     ordinal, byte = anchor
-    log = source.log
-    if source.is_json:
+    if is_json:
         if ordinal + sub_offset > log.tail_ordinal:
             return None
         return ordinal + sub_offset, log.byte_at(ordinal + sub_offset)

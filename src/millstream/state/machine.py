@@ -14,15 +14,14 @@ from millstream.errors import (
     BucketNotEmpty,
     ContentTypeMismatch,
     ForkSourceUnavailable,
-    InvalidOffset,
-    InvalidRequest,
-    OffsetGone,
     StreamError,
     StreamNotFound,
 )
 from millstream.protocol import content_types
-from millstream.protocol.offsets import Offset
+from millstream.formats.changes import Replacement
+from millstream.formats.wal import crc32c
 from millstream.state.buckets import Namespace, split_key
+from millstream.state.changes import OpenChanges
 from millstream.state.commands import (
     AnyCommand,
     Append,
@@ -32,34 +31,45 @@ from millstream.state.commands import (
     DeleteStream,
     ExpireStream,
     Mark,
+    PublishRuns,
     PublishSnapshot,
+    ReplaceSegments,
     TouchStream,
+    TrimStream,
 )
 from millstream.state.decisions import (
     bucket_not_found,
-    cut_past,
     decide_append,
     decide_existing,
     decide_publish,
+    fork_places,
     gone,
     name_kept_for_forks,
 )
-from millstream.state.log import Log, decode_ends
+from millstream.state.log import decode_ends
 from millstream.state.outcomes import Done, Outcome
+from millstream.state.residents import EMPTY_SHELF, Residents, Shelf
 from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
 from millstream.state.subscriptions import Subscriptions
 
 
 class StateMachine:
-    def __init__(self) -> None:
-        self.by_path: dict[bytes, Stream] = {}
-        self.by_id: dict[int, Stream] = {}
-        self.next_stream_id = 1
-        self.names = Namespace()
-        self.blob_uses: dict[str, int] = {}  # blob -> snapshots that are it; forks share them
+    def __init__(
+        self, shards: int = 1, shelf: Shelf = EMPTY_SHELF, *, is_tail_lost: bool = False
+    ) -> None:
+        self.shards = shards
+        self.residents = Residents(shelf, is_tail_lost=is_tail_lost)
+        self.find = self.residents.find
+        self.find_by_id = self.residents.find_by_id
+        self.by_id = self.residents.by_id
+        self.births = 0  # streams ever created
+        self.names = Namespace(shelf)
+        self.shared_blobs: dict[str, int] = {}  # blob -> snapshots that are it beside the first
         self.ended: list[int] = []  # streams that ended since the engine last looked
         self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
+        self.changes = OpenChanges(self.residents, self.names)
         self.subscriptions = Subscriptions(self)
+        self.residents.welcome = self.subscriptions.stream_returned
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
             **self.subscriptions.appliers(),
             Append: self.apply_append,
@@ -71,6 +81,9 @@ class StateMachine:
             CreateBucket: self._apply_create_bucket,
             DeleteBucket: self._apply_delete_bucket,
             PublishSnapshot: self._apply_publish,
+            PublishRuns: self._apply_publish_runs,
+            ReplaceSegments: self._apply_replace_segments,
+            TrimStream: self._apply_trim,
         }
 
     def apply(self, command: AnyCommand) -> Outcome:
@@ -82,7 +95,7 @@ class StateMachine:
         """None: this would create the stream."""
         if not command.implies_bucket and not self._has_bucket_of(command.path):
             return bucket_not_found()
-        existing = self.by_path.get(command.path)
+        existing = self.find(command.path)
         if existing is not None and not existing.is_expired(command.now_ms):
             return decide_existing(existing, command)
         if existing is not None and existing.forks:
@@ -96,34 +109,45 @@ class StateMachine:
         decided = self.decide_create(command)
         if decided is not None:
             return decided
-        expired = self.by_path.get(command.path)
-        stream = Stream(self.next_stream_id, command.path, command.content_type, command.now_ms)
+        expired = self.find(command.path)
+        stream = Stream(self._next_id(command.path), command.path, command.content_type, command.now_ms)
         stream.set_lifetime(command.ttl_ms, command.expires_at_ms)
         stream.lifetime_given = command.lifetime_given
         if command.fork_from is not None:
             planned = self._plan_fork(command)
             assert not isinstance(planned, StreamError)
-            source, stream.origin, stream.log = planned
+            source, stream.origin, cut = planned
+            self.changes.touch(source)
+            stream.log = source.log.branch(*cut)
             source.forks += 1
-            self._set_snapshot(stream, source.snapshot)
+            if source.snapshot is not None:
+                stream.snapshot = source.snapshot
+                self._share_blob(source.snapshot.blob, 1)
             if not command.lifetime_given:
                 stream.set_lifetime(source.ttl_ms, source.expires_at_ms)
         if expired is not None:
             self._remove(expired)
-        self.next_stream_id += 1
-        self.by_path[stream.path] = stream
-        self.by_id[stream.stream_id] = stream
-        self.names.add(stream.path, command.now_ms)
+        self.births += 1
+        self.residents.add(stream)
+        self.changes.touch(stream)
+        self.names.add(stream.path, stream.stream_id, command.now_ms)
         if command.count:
-            stream.log.append(command.data, decode_ends(command.ends), command.count)
+            ends = decode_ends(command.ends)
+            stream.log.append(command.data, ends, command.count, command.now_ms)
         stream.closed = command.closed
         self.subscriptions.stream_created(stream)
         return Done.CREATED
 
-    def _plan_fork(self, command: CreateStream) -> tuple[Stream, ForkOrigin, Log] | StreamError:
-        """The source, the origin and the inherited content, or why there can be none."""
+    def _next_id(self, path: bytes) -> int:
+        """Never given twice, and the shard of the name is that of the id."""
+        return (self.births + 1) * self.shards + shard_of_path(path, self.shards)
+
+    def _plan_fork(
+        self, command: CreateStream
+    ) -> tuple[Stream, ForkOrigin, tuple[int, int]] | StreamError:
+        """The source, the origin and the cut, or why there can be none."""
         assert command.fork_from is not None
-        source = self.by_path.get(command.fork_from)
+        source = self.find(command.fork_from)
         if source is None or (source.is_expired(command.now_ms) and not source.deleted):
             return StreamNotFound("the stream named in Stream-Forked-From does not exist")
         if source.deleted:
@@ -132,19 +156,12 @@ class StateMachine:
             return ContentTypeMismatch(
                 f"a fork keeps its source's content type {source.content_type.decode('latin-1')}"
             )
-        anchor: tuple[int, int] | None = (source.log.tail_ordinal, source.log.tail_byte)
-        if command.fork_ordinal is not None or command.fork_byte is not None:
-            offset = Offset(command.fork_ordinal, command.fork_byte)
-            if source.is_trimmed(offset):
-                return OffsetGone(source.earliest)
-            anchor = source.resolve(offset)
-        if anchor is None:
-            return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")
-        cut = cut_past(source, anchor, command.fork_sub_offset)
-        if cut is None:
-            return InvalidRequest("Stream-Fork-Sub-Offset reaches beyond the source's tail")
+        places = fork_places(source, command)
+        if isinstance(places, StreamError):
+            return places
+        anchor, cut = places
         origin = ForkOrigin(source.stream_id, source.path, *anchor, command.fork_sub_offset)
-        return source, origin, source.log.prefix(*cut)
+        return source, origin, cut
 
     # Buckets
 
@@ -163,13 +180,13 @@ class StateMachine:
             return bucket_not_found()
         if bucket.streams:
             return BucketNotEmpty(f"bucket still has {bucket.streams} streams; delete them first")
-        del self.names.buckets[command.name]
+        self.names.remove_bucket(command.name)
         return Done.DELETED
 
     # Snapshots
 
     def _apply_publish(self, command: PublishSnapshot) -> Outcome:
-        stream = self.by_id.get(command.stream_id)
+        stream = self.find_by_id(command.stream_id)
         if stream is None or (stream.is_expired(command.now_ms) and not stream.deleted):
             return self._refuse_blob(command, StreamNotFound("stream does not exist"))
         if stream.deleted:
@@ -185,39 +202,91 @@ class StateMachine:
             command.size,
             command.digest,
         )
+        self.changes.touch(stream)
         self._set_snapshot(stream, snapshot)
-        stream.log.trim(command.ordinal, command.byte)
+        self._trim(stream, command.ordinal, command.byte)
         stream.touched_ms = max(stream.touched_ms, command.now_ms)
         return Done.PUBLISHED
 
     def _refuse_blob(self, command: PublishSnapshot, outcome: Outcome) -> Outcome:
         """The blob was stored for nothing."""
-        if command.blob not in self.blob_uses:
-            self.unused_blobs.append(command.blob)
+        self.unused_blobs.append(command.blob)
         return outcome
 
     def _set_snapshot(self, stream: Stream, snapshot: Snapshot | None) -> None:
-        if snapshot is not None:
-            self.blob_uses[snapshot.blob] = self.blob_uses.get(snapshot.blob, 0) + 1
+        """A fork shares its source's; the blob goes with the last that is it."""
         previous, stream.snapshot = stream.snapshot, snapshot
-        if previous is not None:
-            self.blob_uses[previous.blob] -= 1
-            if not self.blob_uses[previous.blob]:
-                del self.blob_uses[previous.blob]
-                self.unused_blobs.append(previous.blob)
+        if previous is None:
+            return
+        if previous.blob in self.shared_blobs:
+            self._share_blob(previous.blob, -1)
+        else:
+            self.unused_blobs.append(previous.blob)
+
+    def _share_blob(self, blob: str, more: int) -> None:
+        uses = self.shared_blobs.pop(blob, 0) + more
+        if uses:
+            self.shared_blobs[blob] = uses
+        self.changes.blobs.add(blob)
+
+    # Cold content
+
+    def _trim(self, stream: Stream, ordinal: int, byte: int) -> None:
+        """Its forks may still need what it no longer shows."""
+        stream.log.trim(ordinal, byte)
+        if not stream.forks:
+            self._let_go(stream)
+
+    def _let_go(self, stream: Stream) -> None:
+        """Nobody needs what comes before its first message."""
+        log = stream.log
+        log.drop(log.first_ordinal, log.first_byte)
+        if log.first_ordinal:
+            self.changes.trims[stream.stream_id] = log.first_ordinal
+
+    def _apply_publish_runs(self, command: PublishRuns) -> Outcome:
+        """Runs of streams that ended or were trimmed meanwhile are garbage from the start."""
+        self.changes.segments.append(command.segment)
+        for run in command.runs:
+            stream = self.by_id.get(run.stream_id)  # who has unpublished content is in memory
+            if stream is not None:
+                self.changes.touch(stream)
+                stream.log.publish(command.segment, run)
+        return Done.PUBLISHED
+
+    def _apply_replace_segments(self, command: ReplaceSegments) -> Outcome:
+        """The catalog looks whether all the old ones are still there."""
+        self.changes.replacements.append(
+            Replacement(command.old, command.segments, command.runs)
+        )
+        return Done.ACCEPTED
+
+    def _apply_trim(self, command: TrimStream) -> Outcome:
+        stream = self.find_by_id(command.stream_id)
+        if stream is None or stream.deleted or command.ordinal <= stream.log.first_ordinal:
+            return Done.NOTHING
+        if command.ordinal > stream.log.tail_ordinal or command.byte > stream.log.tail_byte:
+            return Done.NOTHING
+        self.changes.touch(stream)
+        self._trim(stream, command.ordinal, command.byte)
+        return Done.ACCEPTED
 
     # Append and close
 
     def apply_append(self, command: Append) -> Outcome:
         stream = self.by_id.get(command.stream_id)
         if stream is None:
-            return StreamNotFound("stream does not exist")
+            stream = self.find_by_id(command.stream_id)
+            if stream is None:
+                return StreamNotFound("stream does not exist")
         decided = decide_append(stream, command)
         if decided is not None:
             return decided
+        if stream.epoch != self.changes.epoch:
+            self.changes.touch(stream)
         if command.count:
             ends = decode_ends(command.ends) if command.ends else None
-            stream.log.append(command.data, ends, command.count)
+            stream.log.append(command.data, ends, command.count, command.now_ms)
             if stream.subscribers is not None:
                 self.subscriptions.stream_grew(stream)
         if command.producer_id is not None or command.stream_seq is not None:
@@ -232,7 +301,7 @@ class StateMachine:
     # The end of a stream
 
     def _apply_delete(self, command: DeleteStream) -> Outcome:
-        stream = self.by_id.get(command.stream_id)
+        stream = self.find_by_id(command.stream_id)
         if stream is None or (stream.is_expired(command.now_ms) and not stream.deleted):
             return StreamNotFound("stream does not exist")
         if stream.deleted:
@@ -241,16 +310,17 @@ class StateMachine:
         return Done.DELETED
 
     def _apply_expire(self, command: ExpireStream) -> Outcome:
-        stream = self.by_id.get(command.stream_id)
+        stream = self.find_by_id(command.stream_id)
         if stream is None or stream.deleted or not stream.is_expired(command.now_ms):
             return Done.NOTHING
         self._end(stream)
         return Done.DELETED
 
     def _apply_touch(self, command: TouchStream) -> Outcome:
-        stream = self.by_id.get(command.stream_id)
+        stream = self.find_by_id(command.stream_id)
         if stream is None or command.now_ms <= stream.touched_ms:
             return Done.NOTHING
+        self.changes.touch(stream)
         stream.touched_ms = command.now_ms
         return Done.TOUCHED
 
@@ -258,9 +328,9 @@ class StateMachine:
         """Hard when nobody forked it; else the name stays taken until the last fork is gone."""
         if stream.forks:
             self.ended.append(stream.stream_id)
+            self.changes.touch(stream)
             self._leave_names(stream)
-            stream.deleted = True
-            stream.log = Log()  # forks hold the blocks they inherited themselves
+            stream.deleted = True  # its content stays: forks read it
             stream.producers = None
         else:
             self._remove(stream)
@@ -268,24 +338,34 @@ class StateMachine:
     def _remove(self, stream: Stream) -> None:
         """Takes the stream out, and with it every deleted ancestor that was only kept for it."""
         self.ended.append(stream.stream_id)
+        self.changes.touch(stream)
         if not stream.deleted:
             self._leave_names(stream)
-        del self.by_id[stream.stream_id]
-        if self.by_path.get(stream.path) is stream:
-            del self.by_path[stream.path]
+        self.residents.remove(stream)
+        self.changes.trims.pop(stream.stream_id, None)
         stream.deleted = True
         if stream.origin is None:
             return
-        source = self.by_id[stream.origin.source_id]
+        source = self.find_by_id(stream.origin.source_id)
+        assert source is not None
+        self.changes.touch(source)
         source.forks -= 1
-        if source.deleted and not source.forks:
+        if source.forks:
+            return
+        if source.deleted:
             self._remove(source)
+        else:
+            self._let_go(source)
 
     def _leave_names(self, stream: Stream) -> None:
         if stream.subscribers is not None:
             self.subscriptions.stream_ended(stream)
-        self.names.remove(stream.path)
+        self.names.remove(stream.path, stream.stream_id)
         self._set_snapshot(stream, None)
+
+
+def shard_of_path(path: bytes, shards: int) -> int:
+    return crc32c(path) % shards
 
 
 def _apply_mark(command: Mark) -> Outcome:

@@ -1,27 +1,34 @@
-"""Turns subscriptions into checkpoint blocks and back; they come after the streams they follow."""
+"""Turns subscriptions into what is kept of them, and back."""
 
 from __future__ import annotations
 
 import msgspec
 
-from millstream.formats.checkpoint import KEYS, SUBSCRIPTION, KeysImage, SubscriptionImage
+from millstream.formats.images import KeysImage, SubscriptionImage
 from millstream.state.subscription import Link, Subscription, SubscriptionConfig
 from millstream.state.subscriptions import Keys, Subscriptions
 
-SUBSCRIPTION_KINDS = frozenset((KEYS, SUBSCRIPTION))
-
-SubscriptionBlock = tuple[int, KeysImage | SubscriptionImage]
-
+_encode = msgspec.msgpack.Encoder().encode
+_keys_decoder = msgspec.msgpack.Decoder(KeysImage)
 _subscription_decoder = msgspec.msgpack.Decoder(SubscriptionImage)
 
 
-def capture_subscriptions(subscriptions: Subscriptions) -> list[SubscriptionBlock]:
-    """As they are now; later changes do not show."""
-    blocks: list[SubscriptionBlock] = []
-    if subscriptions.keys is not None:
-        blocks.append((KEYS, KeysImage(*subscriptions.keys)))
-    blocks += [(SUBSCRIPTION, _capture(each)) for each in subscriptions.by_id.values()]
-    return blocks
+def encode_keys(keys: Keys) -> bytes:
+    return _encode(KeysImage(*keys))
+
+
+def decode_keys(encoded: bytes) -> Keys:
+    image = _keys_decoder.decode(encoded)
+    return Keys(image.signing_seed, image.token_key)
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    return _encode(_capture(subscription))
+
+
+def adopt_subscription(subscriptions: Subscriptions, encoded: bytes) -> None:
+    """Raises ValueError (msgspec's included) when the bytes make no sense."""
+    subscriptions.adopt(_restore(_subscription_decoder.decode(encoded)))
 
 
 def _capture(subscription: Subscription) -> SubscriptionImage:
@@ -43,15 +50,6 @@ def _capture(subscription: Subscription) -> SubscriptionImage:
         subscription.retries,
         subscription.next_attempt_ms,
     )
-
-
-def restore_subscription_block(subscriptions: Subscriptions, kind: int, payload: bytes) -> None:
-    """Raises ValueError (msgspec's included) when the block makes no sense."""
-    if kind == KEYS:
-        keys = msgspec.msgpack.decode(payload, type=KeysImage)
-        subscriptions.keys = Keys(keys.signing_seed, keys.token_key)
-    else:
-        subscriptions.adopt(_restore(_subscription_decoder.decode(payload)))
 
 
 def _restore(image: SubscriptionImage) -> Subscription:

@@ -73,9 +73,10 @@ class Subscriptions:
         self.by_id: dict[str, Subscription] = {}
         self.keys: Keys | None = None
         self.stirred: dict[str, None] = {}  # subscriptions that changed since anybody looked
+        self.changed: set[str] = set()  # since the last checkpoint; may be gone by now
         self.grown: set[int] = set()  # streams that got a wake event since anybody looked
         self._patterns = PatternIndex()
-        self._explicit: dict[bytes, set[str]] = {}  # stream key -> subscriptions that name it
+        self._followers: dict[bytes, tuple[str, ...]] = {}  # key -> all that have a link to it
 
     def appliers(self) -> dict[type, Callable[[Any], Outcome]]:
         return {
@@ -119,6 +120,7 @@ class Subscriptions:
             command.subscription_id, config, command.base_url, command.now_ms
         )
         self.adopt(subscription)
+        self._changed(subscription)
         if subscription.pattern is not None:
             for key in matching_keys(self._machine.names, subscription.pattern):
                 if key != config.wake_stream:
@@ -133,10 +135,8 @@ class Subscriptions:
         self.by_id[subscription_id] = subscription
         if subscription.pattern is not None:
             self._patterns.add(subscription.pattern, subscription_id)
-        for key, link in subscription.links.items():
+        for key in subscription.links:
             self._attach(key, subscription_id)
-            if link.is_explicit:
-                self._explicit.setdefault(key, set()).add(subscription_id)
 
     def _apply_delete(self, command: DeleteSubscription) -> Outcome:
         subscription = self.by_id.pop(command.subscription_id, None)
@@ -144,10 +144,8 @@ class Subscriptions:
             return Done.NOTHING
         if subscription.pattern is not None:
             self._patterns.remove(subscription.pattern, subscription.subscription_id)
-        for key, link in subscription.links.items():
+        for key in subscription.links:
             self._detach(key, subscription.subscription_id)
-            if link.is_explicit:
-                self._forget_explicit(key, subscription.subscription_id)
         self._stir(subscription)
         return Done.DELETED
 
@@ -169,7 +167,7 @@ class Subscriptions:
         if link is None or not link.is_explicit:
             return Done.NOTHING
         link.is_explicit = False
-        self._forget_explicit(command.stream, subscription.subscription_id)
+        self._changed(subscription)
         if not link.is_glob:
             self._drop_link(subscription, command.stream)
             self._detach(command.stream, subscription.subscription_id)
@@ -177,7 +175,7 @@ class Subscriptions:
 
     def _link_explicitly(self, subscription: Subscription, key: bytes) -> None:
         self._link(subscription, key, self._tail(key)).is_explicit = True
-        self._explicit.setdefault(key, set()).add(subscription.subscription_id)
+        self._changed(subscription)
 
     def _link(self, subscription: Subscription, key: bytes, acked: tuple[int, int]) -> Link:
         """The link to this stream, a new one from `acked` on if there was none."""
@@ -185,32 +183,40 @@ class Subscriptions:
         if link is None:
             link = subscription.links[key] = Link(*acked, is_explicit=False, is_glob=False)
             self._attach(key, subscription.subscription_id)
+            self._changed(subscription)
         return link
 
     def _drop_link(self, subscription: Subscription, key: bytes) -> None:
         del subscription.links[key]
+        self._changed(subscription)
         self._no_longer_pending(subscription, key)
 
-    def _forget_explicit(self, key: bytes, subscription_id: str) -> None:
-        ids = self._explicit[key]
-        ids.remove(subscription_id)
-        if not ids:
-            del self._explicit[key]
-
     def _attach(self, key: bytes, subscription_id: str) -> None:
-        stream = self._live(key)
-        if stream is not None:
-            ids = {*(stream.subscribers or ()), subscription_id}
-            stream.subscribers = tuple(sorted(ids))
+        ids = {*self._followers.get(key, ()), subscription_id}
+        self._followers[key] = tuple(sorted(ids))
+        self._tell_followers(key)
 
     def _detach(self, key: bytes, subscription_id: str) -> None:
-        stream = self._live(key)
-        if stream is not None and stream.subscribers is not None:
-            left = tuple(other for other in stream.subscribers if other != subscription_id)
-            stream.subscribers = left or None
+        left = tuple(other for other in self._followers[key] if other != subscription_id)
+        if left:
+            self._followers[key] = left
+        else:
+            del self._followers[key]
+        self._tell_followers(key)
+
+    def _tell_followers(self, key: bytes) -> None:
+        """A stream that is not in memory hears of it when it comes back."""
+        stream = self._machine.residents.by_path.get(key)
+        if stream is not None and not stream.deleted:
+            stream.subscribers = self._followers.get(key)
+
+    def stream_returned(self, stream: Stream) -> None:
+        """It was not in memory while its followers were."""
+        if not stream.deleted:
+            stream.subscribers = self._followers.get(stream.path)
 
     def _live(self, key: bytes) -> Stream | None:
-        stream = self._machine.by_path.get(key)
+        stream = self._machine.find(key)
         return None if stream is None or stream.deleted else stream
 
     def _tail(self, key: bytes) -> tuple[int, int]:
@@ -230,8 +236,7 @@ class Subscriptions:
             if key != subscription.config.wake_stream:
                 first = stream.log.first_ordinal, stream.log.first_byte
                 self._link(subscription, key, first).is_glob = True
-        for subscription_id in self._explicit.get(key, ()):
-            self._attach(key, subscription_id)
+        stream.subscribers = self._followers.get(key)
         for subscription_id in stream.subscribers or ():
             subscription = self.by_id[subscription_id]
             if self._tail(key) > subscription.links[key].acked:
@@ -252,26 +257,35 @@ class Subscriptions:
             if link.is_explicit:
                 link.is_glob = False
                 link.acked = START
+                self._changed(subscription)
                 self._no_longer_pending(subscription, key)
             else:
                 self._drop_link(subscription, key)
+                self._detach(key, subscription_id)
         stream.subscribers = None
 
     def _has_work(self, subscription: Subscription, key: bytes) -> None:
         if key not in subscription.pending:
             subscription.pending[key] = None
+            self._changed(subscription)
             if subscription.wake_id is None:
                 self._stir(subscription)
 
     def _no_longer_pending(self, subscription: Subscription, key: bytes) -> None:
         subscription.pending.pop(key, None)
+        self._changed(subscription)
         if not subscription.pending and subscription.lease_deadline_ms is None:
             subscription.end_wake()  # nobody holds it, and there is nothing left to do
             self._stir(subscription)
 
     # Wakes
 
+    def _changed(self, subscription: Subscription) -> None:
+        """The next checkpoint has to tell of it."""
+        self.changed.add(subscription.subscription_id)
+
     def _stir(self, subscription: Subscription) -> None:
+        self._changed(subscription)
         self.stirred[subscription.subscription_id] = None
 
     def _apply_issue(self, command: IssueWake) -> Outcome:
@@ -341,13 +355,14 @@ class Subscriptions:
         self, subscription: Subscription, tails: Iterable[tuple[int, int, int]]
     ) -> None:
         for stream_id, ordinal, byte in tails:
-            stream = self._machine.by_id.get(stream_id)
+            stream = self._machine.find_by_id(stream_id)
             link = None if stream is None else subscription.links.get(stream.path)
             if stream is not None and link is not None and not stream.deleted:
                 self._move(subscription, stream.path, max(link.acked, (ordinal, byte)))
 
     def _move(self, subscription: Subscription, key: bytes, position: tuple[int, int]) -> None:
         subscription.links[key].acked = position
+        self._changed(subscription)
         if position >= self._tail(key):
             subscription.pending.pop(key, None)
 
@@ -458,8 +473,8 @@ class Subscriptions:
         self, subscription: Subscription, limit: int
     ) -> tuple[tuple[int, int, int], ...]:
         """(stream_id, ordinal, byte) of the tails that `linked_streams` tells of as pending."""
-        streams = [self._machine.by_path[key] for key in islice(subscription.pending, limit)]
-        return tuple((s.stream_id, s.log.tail_ordinal, s.log.tail_byte) for s in streams)
+        streams = [self._machine.find(key) for key in islice(subscription.pending, limit)]
+        return tuple((s.stream_id, s.log.tail_ordinal, s.log.tail_byte) for s in streams if s)
 
     def _describe(self, subscription: Subscription, key: bytes) -> LinkedStream:
         link = subscription.links[key]

@@ -1,0 +1,174 @@
+"""What changed since the last checkpoint, and the state at one moment, taken piece by piece.
+
+A checkpoint covers the state at one journal position, but taking it must not stop the machine for
+long. So `begin_capture` only writes down which streams are to be taken; each is taken later, a few
+at a time, or at the latest just before it changes again: `touch` sees to that.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import NamedTuple
+
+from millstream.formats.changes import Changes, Replacement, StreamRow
+from millstream.formats.images import HotContent, StreamImage
+from millstream.formats.runs import Run, Segment
+from millstream.state.buckets import Namespace
+from millstream.state.images import encode_image, hot_content, image_of
+from millstream.state.log import Block, PublishedRun
+from millstream.state.residents import Residents
+from millstream.state.stream import Stream
+
+Record = tuple[str, bytes | None]
+
+
+class CapturedStream(NamedTuple):
+    stream: Stream
+    image: StreamImage
+    deadline_ms: int | None
+    runs: list[PublishedRun]
+
+
+class Capture:
+    """The state at `lsn`. Whole once `is_complete`; then `encode` may run in any thread."""
+
+    def __init__(self, lsn: int, epoch: int) -> None:
+        self.lsn = lsn
+        self.epoch = epoch
+        self.pending: dict[int, Stream] = {}
+        self.streams: list[CapturedStream] = []
+        self.hot: list[tuple[Stream, list[Block]]] = []
+        self.removed: list[int] = []
+        self.news: dict[bytes, int] = {}
+        self.segments: list[Segment] = []
+        self.replacements: list[Replacement] = []
+        self.trims: dict[int, int] = {}
+        self.records: list[Record] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.pending
+
+    def take_some(self, count: int) -> None:
+        for stream in list(islice(self.pending.values(), count)):
+            self.take(stream)
+
+    def take(self, stream: Stream) -> None:
+        """The stream as it is, which is as it was at `lsn`."""
+        del self.pending[stream.stream_id]
+        log = stream.log
+        if log.cold_byte != log.tail_byte:
+            self.hot.append((stream, log.unpublished()))
+        if stream.epoch == self.epoch:
+            deadline_ms = None if stream.deleted else stream.deadline_ms(stream.touched_ms)
+            runs = [] if log.runs is None else log.runs.copy()
+            self.streams.append(CapturedStream(stream, image_of(stream), deadline_ms, runs))
+
+    def encode(self) -> tuple[Changes, list[HotContent]]:
+        assert self.is_complete
+        runs: dict[str, list[Run]] = {segment.name: [] for segment in self.segments}
+        rows = []
+        for captured in self.streams:
+            image = captured.image
+            rows.append(
+                StreamRow(
+                    image.stream_id,
+                    image.path,
+                    captured.deadline_ms,
+                    not image.deleted,
+                    image.created_ms,
+                    encode_image(image),
+                )
+            )
+            for segment, run in captured.runs:
+                runs[segment.name].append(run)
+        changes = Changes(
+            self.lsn,
+            rows,
+            self.removed,
+            self.segments,
+            [runs[segment.name] for segment in self.segments],
+            self.replacements,
+            list(self.trims.items()),
+            self.records,
+        )
+        return changes, [hot_content(stream.stream_id, blocks) for stream, blocks in self.hot]
+
+
+class OpenChanges:
+    """What the next checkpoint has to tell. An epoch is the time between two checkpoints."""
+
+    def __init__(self, residents: Residents, names: Namespace) -> None:
+        self._residents = residents
+        self._names = names
+        self.epoch = 1
+        self.shelved_epoch = 0  # changes up to and including this epoch are on the shelf
+        self.dirty: list[Stream] = []
+        self.still_hot: dict[int, Stream] = {}  # had unpublished content at the last checkpoint
+        self.segments: list[Segment] = []
+        self.replacements: list[Replacement] = []
+        self.trims: dict[int, int] = {}
+        self.blobs: set[str] = set()  # whose number of uses changed
+        self._removed_before: set[int] = set()  # told by a checkpoint that is on its way
+        self._capture: Capture | None = None
+
+    def touch(self, stream: Stream) -> None:
+        """Called before anything about the stream changes."""
+        if stream.epoch != self.epoch:
+            if self._capture is not None and stream.stream_id in self._capture.pending:
+                self._capture.take(stream)
+            stream.epoch = self.epoch
+            self.dirty.append(stream)
+
+    def hot_streams(self) -> list[Stream]:
+        """Streams that have content in no run yet, and perhaps some others."""
+        by_id = self._residents.by_id
+        found = {stream.stream_id: stream for stream in self.dirty} | self.still_hot
+        if self._capture is not None:
+            found |= self._capture.pending
+        return [s for s in found.values() if by_id.get(s.stream_id) is s]
+
+    def begin_capture(self, lsn: int, records: list[Record]) -> Capture:
+        """Everything up to here; `records` is what belongs to no stream."""
+        assert self._capture is None
+        by_id = self._residents.by_id
+        capture = self._capture = Capture(lsn, self.epoch)
+        capture.pending = {
+            stream.stream_id: stream
+            for stream in (*self.dirty, *self.still_hot.values())
+            if by_id.get(stream.stream_id) is stream
+        }
+        capture.removed = [i for i in self._residents.removed if i not in self._removed_before]
+        self._removed_before.update(capture.removed)
+        capture.news = self._names.news()
+        capture.records = records
+        capture.segments, self.segments = self.segments, []
+        capture.replacements, self.replacements = self.replacements, []
+        capture.trims, self.trims = self.trims, {}
+        self.epoch += 1
+        self.dirty, self.still_hot = [], {}
+        return capture
+
+    def end_capture(self, capture: Capture) -> None:
+        """It is complete: streams are not held back for it any more."""
+        assert self._capture is capture and capture.is_complete
+        self._capture = None
+        for stream, _ in capture.hot:
+            if stream.epoch != self.epoch:
+                self.still_hot[stream.stream_id] = stream
+
+    def settle(self, capture: Capture) -> None:
+        """The shelf has it all now."""
+        self.shelved_epoch = capture.epoch
+        self._removed_before.difference_update(capture.removed)
+        self._residents.settle(capture.removed)
+        self._names.settle(capture.news)
+        for captured in capture.streams:
+            log, shelved = captured.stream.log, len(captured.runs)
+            if shelved and log.runs is not None:
+                log.runs = log.runs[shelved:] or None
+
+    def is_shelved(self, stream: Stream) -> bool:
+        """Whether the shelf has the stream as it is, content and all."""
+        log = stream.log
+        return stream.epoch <= self.shelved_epoch and log.cold_byte == log.tail_byte

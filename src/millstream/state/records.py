@@ -1,0 +1,76 @@
+"""What belongs to no stream: as records, a key and a value each, and back.
+
+    births                  streams ever created, a decimal number
+    keys                    the secrets behind signatures and tokens
+    bucket/{name}           one bucket
+    blob/{name}             how many snapshots beside the first are this blob
+    subscription/{id}       one subscription
+
+Streams are stored elsewhere and need none of this to be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from millstream.formats.images import BucketImage
+from millstream.state.changes import Record
+from millstream.state.machine import StateMachine
+from millstream.state.subscription_images import (
+    adopt_subscription,
+    decode_keys,
+    encode_keys,
+    encode_subscription,
+)
+
+BUCKET, BLOB, SUBSCRIPTION = "bucket/", "blob/", "subscription/"
+
+_encode = msgspec.msgpack.Encoder().encode
+_bucket_decoder = msgspec.msgpack.Decoder(BucketImage)
+
+
+def take_records(machine: StateMachine) -> list[Record]:
+    """Those that changed since this was last called."""
+    records: list[Record] = [("births", b"%d" % machine.births)]
+    subscriptions = machine.subscriptions
+    if subscriptions.keys is not None:
+        records.append(("keys", encode_keys(subscriptions.keys)))
+    for name in machine.names.changed_buckets:
+        bucket = machine.names.buckets.get(name)
+        image = None
+        if bucket is not None:
+            image = _encode(BucketImage(bucket.name, bucket.created_ms, bucket.streams))
+        records.append((BUCKET + name.decode("latin-1"), image))
+    for blob in machine.changes.blobs:
+        uses = machine.shared_blobs.get(blob)
+        records.append((BLOB + blob, None if uses is None else b"%d" % uses))
+    for subscription_id in subscriptions.changed:
+        subscription = subscriptions.by_id.get(subscription_id)
+        image = None if subscription is None else encode_subscription(subscription)
+        records.append((SUBSCRIPTION + subscription_id, image))
+    machine.names.changed_buckets.clear()
+    machine.changes.blobs.clear()
+    subscriptions.changed.clear()
+    return records
+
+
+def restore_records(machine: StateMachine, records: Iterable[tuple[str, bytes]]) -> None:
+    """Raises ValueError (msgspec's included) when a record makes no sense."""
+    for key, value in records:
+        if key == "births":
+            machine.births = int(value)
+        elif key == "keys":
+            machine.subscriptions.keys = decode_keys(value)
+        elif key.startswith(BUCKET):
+            image = _bucket_decoder.decode(value)
+            machine.names.add_bucket(image.name, image.created_ms, image.streams)
+        elif key.startswith(BLOB):
+            machine.shared_blobs[key.removeprefix(BLOB)] = int(value)
+        elif key.startswith(SUBSCRIPTION):
+            adopt_subscription(machine.subscriptions, value)
+        else:
+            raise ValueError(f"a record of the unknown key {key!r}")
+    machine.names.changed_buckets.clear()
+    machine.subscriptions.changed.clear()
