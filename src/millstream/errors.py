@@ -177,6 +177,13 @@ class MissingContent(StreamError):
         )
 
 
+class ColdUnavailable(StreamError):
+    """What was asked for lies in the object store, and that does not answer. Nothing was done."""
+
+    code = "cold_unavailable"
+    retriable = True
+
+
 class ShuttingDown(StreamError):
     code = "shutting_down"
     retriable = True

@@ -44,6 +44,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.AppendOutcomeUnknown: 500,
     errors.DamagedSegment: 500,
     errors.MissingContent: 500,
+    errors.ColdUnavailable: 503,
     errors.Overloaded: 503,
     errors.HotBudgetUsed: 503,
     errors.StorageFull: 503,

@@ -73,7 +73,9 @@ class DataFolder:
         return store_id
 
     def _create_identity(self) -> str:
-        leftovers = [name for name in ("wal", "checkpoints", "catalog") if (self.path / name).exists()]
+        leftovers = [
+            name for name in ("wal", "checkpoints", "catalog") if (self.path / name).exists()
+        ]
         if leftovers:
             raise StartupError(
                 f"{self.path} has a {leftovers[0]} folder but no {IDENTITY_FILE}; "

@@ -7,7 +7,7 @@ Small appends are merged to blocks of about 64 KiB; large ones stay the bytes ob
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TypeAlias
@@ -32,6 +32,23 @@ def decode_ends(encoded: bytes) -> Ends[int] | None:
 
 def _message_count(ends: Ends[int] | None) -> int:
     return 1 if ends is None else len(ends)
+
+
+def count_messages(block: Block) -> int:
+    return _message_count(block[1])
+
+
+def cut_block(block: Block, size: int) -> Block:
+    """The first `size` bytes of a block; a message that the cut goes through ends there."""
+    data, ends, times = block
+    if size >= len(data):
+        return block
+    if ends is None:
+        return data[:size], None, times
+    whole = bisect_left(ends, size)
+    kept = ends[:whole]
+    kept.append(size)
+    return data[:size], kept, times if isinstance(times, int) else times[: whole + 1]
 
 
 class Log:
@@ -220,6 +237,19 @@ class Log:
         if skip:
             parts[0] = memoryview(parts[0])[skip:]
         return parts
+
+    def blocks_between(self, start: int, end: int) -> tuple[int, int, list[Block]]:
+        """Ordinal and byte where the block begins that holds `start`; all blocks from there on that
+        hold something before `end`. Nothing is copied; `start` must be held and before the tail.
+        """
+        if len(self.starts) < len(self.datas):
+            self._locate()
+        first = bisect_right(self.starts, start) - 1
+        last = bisect_right(self.starts, end - 1)
+        blocks = zip(
+            self.datas[first:last], self.ends[first:last], self.times[first:last], strict=True
+        )
+        return self.ordinals[first], self.starts[first], list(blocks)
 
     def branch(self, ordinal: int, byte: int) -> Log:
         """The log of a fork: it shows what comes before the cut, and holds nothing of it itself.

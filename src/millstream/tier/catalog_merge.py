@@ -15,11 +15,6 @@ from msgspec.structs import astuple
 
 from millstream.formats.changes import Changes, Replacement
 from millstream.formats.runs import Run, Segment
-<<<<<<< HEAD
-from millstream.tier.catalog_files import empty_wal
-=======
-from millstream.tier.catalog_changes import Changes, Replacement
->>>>>>> catalog
 
 _ROWS_AT_ONCE = 200
 

@@ -1,0 +1,232 @@
+"""What a window is made of: pieces of logs that are held in memory, and runs that are cold.
+
+Planning looks at the state and at the catalog, so it happens on the event loop, a few look-ups at
+a time. What it finds stays true: content is never changed, only moved. Loading the runs and putting
+the window together is next door in windows.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from millstream.errors import StreamNotFound
+from millstream.formats.runs import Run, Segment
+from millstream.limits import PLAN_STEPS_PER_TURN, WINDOW_RUNS_MAX
+from millstream.protocol.offsets import Offset
+from millstream.state.log import Block, Log, count_messages, cut_block
+from millstream.state.stream import Stream
+
+_RUNS_PER_QUERY = 32  # about what a page has; most windows are planned with one query
+
+Place = tuple[int, int]  # ordinal, byte
+
+
+class Streams(Protocol):
+    def find_by_id(self, stream_id: int) -> Stream | None:
+        """The stream, also when it is deleted and only kept for its forks."""
+        ...
+
+
+class RunIndex(Protocol):
+    def runs_from(
+        self, stream_id: int, *, ordinal: int | None = None, byte: int | None = None, limit: int
+    ) -> list[tuple[Segment, Run]]:
+        """The run that holds this message or byte and those behind it, in order. Quick."""
+        ...
+
+
+class ColdPiece(NamedTuple):
+    segment: Segment
+    run: Run
+    size: int  # the first bytes of the run, where the window or the stream ends inside of it
+
+
+class MissingRun(Exception):
+    """No run holds what is not in memory: it was trimmed meanwhile, or the catalog is wrong."""
+
+
+class Layer(NamedTuple):
+    """A stream's own content as far as whoever inherits it shows it."""
+
+    stream_id: int
+    log: Log
+    limit: Place
+
+
+class Plan:
+    """The pieces of one window, in order. True for the moment each piece was found.
+
+    The window holds whole messages from at or before the offset on. It reaches at least `bytes_max`
+    bytes behind it or to the tail, but never has more than WINDOW_RUNS_MAX runs.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        runs: RunIndex | None,
+        stream: Stream,
+        offset: Offset,
+        bytes_max: int,
+    ) -> None:
+        self.stream = stream
+        self.offset = offset
+        self.start: Place | None = None
+        self.end: Place = stream.log.tail_ordinal, stream.log.tail_byte
+        self.pieces: list[ColdPiece | Block] = []
+        self.tail = self.end  # as it was when this was planned
+        self.cold_runs = 0
+        self._streams = streams
+        self._runs = runs
+        self._bytes_max = bytes_max
+        self._enough_byte = 0
+        self._memory_only = False
+        self._layers: list[Layer] = []
+
+    @property
+    def reaches_tail(self) -> bool:
+        return self.end == self.tail
+
+    def steps(self) -> Iterator[None]:
+        """Plans; a step takes one look-up at most. Raises MissingRun or StreamNotFound."""
+        yield from self._find_layers()
+        for layer in reversed(self._layers):
+            if self._is_cold(layer):
+                yield from self._add_runs(layer)
+            if not self._is_enough():
+                self._add_held(layer)
+            if self._is_enough():
+                return
+
+    def is_held(self) -> bool:
+        """Plans as far as memory goes; False when something cold or evicted is needed."""
+        self._memory_only = True
+        try:
+            for step, _ in enumerate(self.steps()):
+                if step >= PLAN_STEPS_PER_TURN:
+                    return False  # a fork of forks of forks: not at once
+        except MissingRun:
+            return False
+        return True
+
+    def _find_layers(self) -> Iterator[None]:
+        """From the stream itself down to the one whose own content holds the place."""
+        stream, limit = self.stream, self.tail
+        self._layers = [Layer(stream.stream_id, stream.log, limit)]
+        while _is_before(self.offset, stream.log.own_ordinal, stream.log.own_byte):
+            source = None
+            if stream.origin is not None:
+                source = self._streams.find_by_id(stream.origin.source_id)
+            if source is None:
+                raise StreamNotFound("stream does not exist any more")
+            limit = min(limit, (stream.log.own_ordinal, stream.log.own_byte))
+            stream = source
+            self._layers.append(Layer(stream.stream_id, stream.log, limit))
+            yield
+
+    def _is_enough(self) -> bool:
+        if self.start is None:
+            return False
+        return self.end[1] >= self._enough_byte or self.cold_runs >= WINDOW_RUNS_MAX
+
+    def _is_cold(self, layer: Layer) -> bool:
+        """Whether what comes next of this layer is not in memory."""
+        log = layer.log
+        if self.start is None:
+            return _is_before(self.offset, log.held_ordinal, log.held_byte)
+        return self.end[1] < min(log.held_byte, layer.limit[1])
+
+    def _next_runs(self, layer: Layer) -> list[tuple[Segment, Run]]:
+        """Those that the catalog does not have yet are in memory, and the last ones."""
+        offset = self.offset if self.start is None else Offset(*self.end)
+        ordinal, byte = offset
+        fresh = layer.log.runs
+        if self._memory_only:
+            return []
+        if fresh:
+            first = fresh[0][1]
+            if not _is_before(offset, first.first_ordinal, first.first_byte):
+                index = (
+                    bisect_right(fresh, byte or 0, key=lambda found: found[1].first_byte)
+                    if ordinal is None
+                    else bisect_right(fresh, ordinal, key=lambda found: found[1].first_ordinal)
+                )
+                return fresh[index - 1 : index - 1 + _RUNS_PER_QUERY]
+        if self._runs is None:
+            return []
+        if ordinal is not None:
+            return self._runs.runs_from(layer.stream_id, ordinal=ordinal, limit=_RUNS_PER_QUERY)
+        return self._runs.runs_from(layer.stream_id, byte=byte, limit=_RUNS_PER_QUERY)
+
+    def _add_runs(self, layer: Layer) -> Iterator[None]:
+        while self._is_cold(layer) and not self._is_enough():
+            found = self._next_runs(layer)
+            if not found:
+                raise MissingRun(f"stream {layer.stream_id} at {self.offset}")
+            for segment, run in found:
+                self._add_run(layer, segment, run)
+                if self._is_enough() or not self._is_cold(layer):
+                    break
+            yield
+
+    def _add_run(self, layer: Layer, segment: Segment, run: Run) -> None:
+        if self.start is None:
+            self._begin(self._place_in(run), (run.first_ordinal, run.first_byte))
+        elif self.end != (run.first_ordinal, run.first_byte):
+            raise MissingRun(f"stream {layer.stream_id} at {self.end}")
+        held = layer.log.held_ordinal, layer.log.held_byte
+        self.end = min((run.end_ordinal, run.end_byte), held, layer.limit)
+        self.pieces.append(ColdPiece(segment, run, self.end[1] - run.first_byte))
+        self.cold_runs += 1
+
+    def _place_in(self, run: Run) -> int:
+        """A byte that is not before the place; the place must lie in this run."""
+        ordinal, byte = self.offset
+        if ordinal is not None and not run.first_ordinal <= ordinal < run.end_ordinal:
+            raise MissingRun(f"stream {run.stream_id} at {self.offset}")
+        is_inside = byte is None or run.first_byte <= byte < run.end_byte
+        if ordinal is None and not is_inside:
+            raise MissingRun(f"stream {run.stream_id} at {self.offset}")
+        if byte is None:
+            return run.end_byte
+        return byte if is_inside else -1  # the two halves do not fit: any window will show that
+
+    def _begin(self, place_byte: int, start: Place) -> None:
+        self.start = self.end = start
+        self._enough_byte = place_byte + self._bytes_max if place_byte >= 0 else 0
+
+    def _add_held(self, layer: Layer) -> None:
+        log, limit = layer.log, layer.limit
+        byte = self.end[1]
+        if self.start is None:
+            byte = self._held_byte(log)
+        if byte >= limit[1]:
+            return
+        enough = byte + self._bytes_max if self.start is None else self._enough_byte
+        ordinal, start, blocks = log.blocks_between(byte, min(limit[1], max(enough, byte + 1)))
+        if self.start is None:
+            is_real = self.offset.byte in (None, byte)
+            self._begin(byte if is_real else -1, (ordinal, start))
+        for block in blocks:
+            self._add_block(block, limit)
+
+    def _held_byte(self, log: Log) -> int:
+        ordinal, byte = self.offset
+        if ordinal is not None:
+            return log.byte_at(min(ordinal, log.tail_ordinal))
+        assert byte is not None
+        return byte
+
+    def _add_block(self, block: Block, limit: Place) -> None:
+        ordinal, byte = self.end
+        end = ordinal + count_messages(block), byte + len(block[0])
+        self.end = min(end, limit)
+        self.pieces.append(block if end <= limit else cut_block(block, limit[1] - byte))
+
+
+def _is_before(offset: Offset, ordinal: int, byte: int) -> bool:
+    if offset.ordinal is not None:
+        return offset.ordinal < ordinal
+    assert offset.byte is not None
+    return offset.byte < byte
