@@ -225,6 +225,21 @@ class _Deadline:
         return self._end - time.monotonic()
 
 
+_pid_of_threads: int | None = None  # the process in which obstore has started its threads
+
+
+def _refuse_after_fork() -> None:
+    """obstore's threads do not survive a fork: a request of the child would wait for ever."""
+    global _pid_of_threads
+    if _pid_of_threads is None:
+        _pid_of_threads = os.getpid()
+    elif _pid_of_threads != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one that had used the object store; "
+            "start it by spawn, or fork before the first use"
+        )
+
+
 class RemoteObjects:
     """Names and sizes are checked already; `count` hears of every request sent."""
 
@@ -369,6 +384,7 @@ class RemoteObjects:
         deadline: _Deadline,
     ) -> Result:
         """The result of the first try that gets one. Raises our errors only."""
+        _refuse_after_fork()
         wait_seconds, cause = BACKOFF_SECONDS, "no time for a try"
         last: Exception | None = None
         while (client := self._client_within(deadline.seconds_left())) is not None:
