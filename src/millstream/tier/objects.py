@@ -368,7 +368,7 @@ class RemoteObjects:
                 pages = None
                 raise
 
-        while page := self._run("list", prefix, attempt, self._deadline()):
+        while page := self._run("list", prefix + "/", attempt, self._deadline()):
             for entry in page:
                 modified_ms = int(entry["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(entry["path"], entry["size"], modified_ms)
@@ -391,7 +391,7 @@ class RemoteObjects:
             self._count(kind)
             try:
                 return attempt(client)
-            except (BaseError, FileNotFoundError, OSError, _ShortAnswer) as error:
+            except (BaseError, OSError, _ShortAnswer) as error:
                 self._raise_if_final(kind, name, error)
                 cause, last = _cause_of(error), error
             wait = wait_seconds * self._waits.uniform(0.5, 1)
