@@ -122,7 +122,7 @@ class Wakes:
     def _settle_wake_stream(self, subscription: Subscription, now_ms: int) -> None:
         """The journal hears of a renewal before it has to decide whether the stream is alive."""
         key = subscription.config.wake_stream
-        stream = None if key is None else self._engine.machine.by_path.get(key)
+        stream = None if key is None else self._engine.machine.find(key)
         if stream is not None and not stream.deleted:
             self._engine.lifetimes.confirm_alive(stream, now_ms)
 
