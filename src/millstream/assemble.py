@@ -30,23 +30,29 @@ from millstream.config import Config
 from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
+from millstream.engine.flush_planning import FlushLimits
+from millstream.engine.flusher import Flusher
+from millstream.engine.residency import Residency
 from millstream.engine.wakes import Wakes
 from millstream.engine.webhooks import Couriers
+from millstream.engine.windows import Windows
 from millstream.errors import StartupError
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
-from millstream.journal.checkpoints import load_checkpoint
 from millstream.journal.contract import Journal
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
-from millstream.journal.recovery import holds_whole_log, recover_log
-from millstream.journal.segments import SegmentWriter
 from millstream.journal.wal import WalJournal
-from millstream.limits import SSE_BUFFER_BYTES
-from millstream.state.commands import Mark, decode_command
+from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
+from millstream.recover import recover
+from millstream.state.commands import Mark
 from millstream.state.machine import StateMachine
-from millstream.tier.blobs import BlobStore, FileBlobs, MemoryBlobs
+from millstream.tier.blobs import BlobStore, MemoryBlobs, ObjectBlobs
+from millstream.tier.catalog import Catalog
+from millstream.tier.identity import claim_store
+from millstream.tier.objects import ObjectStore, cold_settings
+from millstream.tier.segments import SegmentReader
 
 log = structlog.get_logger("millstream")
 
@@ -59,7 +65,13 @@ class Storage(NamedTuple):
     lsn: int
     store_id: str
     blobs: BlobStore
-    folder: DataFolder | None
+    disk: DiskStorage | None  # None: everything is in memory only
+
+
+class DiskStorage(NamedTuple):
+    folder: DataFolder
+    catalog: Catalog
+    objects: ObjectStore
     log_bytes: int
 
 
@@ -79,58 +91,27 @@ def open_storage(config: Config, stop: Stop) -> Storage:
     """Recovers what the data folder holds. Raises StartupError; blocks while it reads."""
     if config.memory:
         store_id = secrets.token_hex(16)
-        return Storage(StateMachine(), MemoryJournal(), 0, store_id, MemoryBlobs(), None, 0)
+        return Storage(StateMachine(), MemoryJournal(), 0, store_id, MemoryBlobs(), None)
     folder = DataFolder(config.data_dir)
     try:
-        return _recover(config, folder, stop)
+        return _open_folder(config, folder, stop)
     except BaseException:
         folder.close()
         raise
 
 
-def _recover(config: Config, folder: DataFolder, stop: Stop) -> Storage:
-    disk = OsDisk()
-    machine, checkpoint_lsn = load_checkpoint(
-        disk,
-        folder.checkpoints,
-        folder.store_id,
-        may_start_over=holds_whole_log(disk, folder.wal),
-    )
-    replayed = 0
-
-    def replay(lsn: int, payload: bytes) -> None:
-        nonlocal replayed
-        replayed += 1
-        machine.apply(decode_command(payload))
-
-    recovered = recover_log(disk, folder.wal, folder.store_id, checkpoint_lsn, replay)
-    machine.ended.clear()
-    if recovered.cut is not None:
-        log.warning("cut the torn end of the log", place=recovered.cut)
-    writer = SegmentWriter(
-        disk,
-        folder.wal,
-        folder.store_id,
-        config.wal_segment_bytes,
-        next_segment=recovered.next_segment,
-        next_lsn=recovered.next_lsn,
-        sealed=recovered.sealed,
-    )
-    log.info(
-        "recovered",
-        streams=len(machine.by_path),
-        checkpoint_lsn=checkpoint_lsn,
-        records_replayed=replayed,
-    )
+def _open_folder(config: Config, folder: DataFolder, stop: Stop) -> Storage:
+    objects = ObjectStore(cold_settings(config))
+    claim_store(objects, folder.store_id)
+    machine, catalog, writer, lsn = recover(config, folder)
 
     def fail(error: OSError) -> None:
         stop.request(exit_code=1)
         log.error("the log cannot be written; stopping", error=str(error))
 
     journal = WalJournal(writer, fail)
-    lsn = recovered.next_lsn - 1
-    blobs = FileBlobs(folder.path / "snapshots")
-    return Storage(machine, journal, lsn, folder.store_id, blobs, folder, writer.log_bytes)
+    disk = DiskStorage(folder, catalog, objects, writer.log_bytes)
+    return Storage(machine, journal, lsn, folder.store_id, ObjectBlobs(objects), disk)
 
 
 def _http_limits(config: Config) -> HttpLimits:
@@ -186,12 +167,13 @@ def _build_handlers(
     config: Config,
     engine: Engine,
     blobs: BlobWorker,
+    windows: Windows,
     paths: StreamPaths,
     store_id: str,
     scheme: str,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
-    reads = Reads(engine, clock, store_id, config.page_bytes)
+    reads = Reads(engine, windows, clock, store_id, config.page_bytes)
     return Handlers(
         writes=Writes(engine, paths, clock, scheme),
         reads=reads,
@@ -207,6 +189,44 @@ def _build_handlers(
     )
 
 
+def _build_windows(config: Config, storage: Storage) -> Windows:
+    if storage.disk is None:
+        return Windows(storage.machine, None, None, WINDOW_THREADS)
+    reader = SegmentReader(storage.disk.objects, config.cold_cache_bytes)
+    return Windows(storage.machine, storage.disk.catalog, reader, WINDOW_THREADS)
+
+
+class ColdTier:
+    """What moves streams and their content out of memory, in the order it starts and stops."""
+
+    def __init__(self, config: Config, engine: Engine, storage: Storage, disk: DiskStorage) -> None:
+        limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
+        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits)
+        self.residency = Residency(engine, config.resident_streams)
+        self.checkpointer = Checkpointer(
+            engine,
+            OsDisk(),
+            disk.folder.checkpoints,
+            storage.store_id,
+            disk.catalog,
+            self.flusher,
+            config.checkpoint_wal_bytes,
+            max(config.resident_streams // 2, 1),
+            wal_bytes_recovered=disk.log_bytes,
+        )
+        self.checkpointer.after.append(self.residency.shelved)
+        self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.residency.start()
+        self.flusher.start(loop)
+        self.checkpointer.start(loop)
+
+    async def close(self) -> None:
+        await self.flusher.close()
+        await self.checkpointer.close()
+
+
 @contextlib.asynccontextmanager
 async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
@@ -215,20 +235,12 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     tls = _tls_context(config)
     storage = await asyncio.to_thread(open_storage, config, stop)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn)
-    checkpointer: Checkpointer | None = None
-    if storage.folder is not None:
-        checkpointer = Checkpointer(
-            engine,
-            OsDisk(),
-            storage.folder.checkpoints,
-            storage.store_id,
-            config.checkpoint_wal_bytes,
-            wal_bytes_recovered=storage.log_bytes,
-        )
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
     blobs = BlobWorker(storage.blobs, storage.machine)
-    handlers = _build_handlers(config, engine, blobs, paths, storage.store_id, scheme)
+    cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
+    windows = _build_windows(config, storage)
+    handlers = _build_handlers(config, engine, blobs, windows, paths, storage.store_id, scheme)
     app = App(paths, handlers)
     wakes = Wakes(engine, Couriers(loop))
     server = Server(
@@ -240,13 +252,13 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     )
     app.metrics = Metrics(server, engine, handlers.long_polls, handlers.subscriptions)
     try:
-        await asyncio.to_thread(blobs.clear_leftovers)
         blobs.start(loop)
+        windows.start(loop)
         engine.after_batch.append(blobs.collect)
-        engine.start(loop)
+        engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         wakes.start(loop)
-        if checkpointer is not None:
-            checkpointer.start(loop)
+        if cold is not None:
+            cold.start(loop)
         address = await _listen(server, config, tls)
         app.is_ready = True
         yield f"{scheme}://{address}"
@@ -258,12 +270,14 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         wakes.stop()
         engine.lifetimes.stop()
         engine.submit_and_forget(Mark(clock.now_ms()))
-        if checkpointer is not None:
-            await checkpointer.close()
+        windows.close()
+        if cold is not None:
+            await cold.close()
         await storage.journal.close()
         blobs.close()
-        if storage.folder is not None:
-            storage.folder.close()
+        if storage.disk is not None:
+            storage.disk.catalog.close()
+            storage.disk.folder.close()
 
 
 async def serve(config: Config) -> int:

@@ -158,6 +158,25 @@ class StorageFull(StreamError):
     retriable = True
 
 
+class HotBudgetUsed(StreamError):
+    """The cold store does not take what memory holds, and memory is full. Nothing was done."""
+
+    code = "hot_budget_used"
+    retriable = True
+
+
+class MissingContent(StreamError):
+    """The catalog knows of content that neither the cold store nor the checkpoint has."""
+
+    code = "missing_content"
+
+    def __init__(self, path: bytes, missing_bytes: int) -> None:
+        super().__init__(
+            f"the last {missing_bytes} bytes of {path.decode(errors='replace')} are missing: "
+            "the checkpoint file that held them is not the one of this catalog"
+        )
+
+
 class ColdUnavailable(StreamError):
     """What was asked for lies in the object store, and that does not answer. Nothing was done."""
 

@@ -49,6 +49,14 @@ COLD_FETCH_BYTES_MAX = 8 * MIB  # one range request for neighbouring row groups;
 FOOTER_CACHE_BYTES = 16 * MIB  # parsed footers: 7 KiB for each row group, a few GiB of history
 FOOTER_MEMORY_FACTOR = 14  # bytes of a parsed footer for each byte of it in the object, measured
 
+FLUSH_THREADS = 2  # segments encoded and uploaded at once; more would only fight for the cores
+FLUSH_GATHER_STREAMS = 500  # of a shard looked at in one go on the loop, about half a millisecond
+SEGMENT_FLUSH_BYTES_MAX = 32 * MIB  # content in one segment; a shard with more gets another one
+SEGMENT_STREAMS_MAX = 5000  # in one flush: publishing their runs takes a few milliseconds at most
+CAPTURE_STREAMS = 250  # taken for a checkpoint in one go on the loop, about half a millisecond
+CHECKPOINT_FLUSH_BYTES = MIB  # a shard with less hot content puts it into the checkpoint's file
+EVICTIONS_AT_ONCE = 500  # streams put out of memory in one go, well under a millisecond
+DUE_STREAMS_AT_ONCE = 1000  # streams at rest that are ended in one go
 WINDOW_THREADS = 4  # windows put together at once; the object store's answers are waited for here
 WINDOW_FETCH_THREADS = 8  # segments asked for at once, whoever wants them
 WINDOW_LOADS_MAX = 256  # cold reads under way: a second or two of work for a store that is near

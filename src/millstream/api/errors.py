@@ -43,8 +43,10 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.BodyTooLarge: 413,
     errors.AppendOutcomeUnknown: 500,
     errors.DamagedSegment: 500,
+    errors.MissingContent: 500,
     errors.ColdUnavailable: 503,
     errors.Overloaded: 503,
+    errors.HotBudgetUsed: 503,
     errors.StorageFull: 503,
     errors.ShuttingDown: 503,
 }

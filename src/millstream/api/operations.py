@@ -105,9 +105,12 @@ class Metrics:
         yield CounterMetricFamily(
             "millstream_appends", "Appends and closes applied", self._engine.appends
         )
-        yield GaugeMetricFamily("millstream_streams", "Streams", len(machine.by_path))
+        yield GaugeMetricFamily("millstream_streams", "Streams", len(machine.names))
         yield GaugeMetricFamily(
             "millstream_hot_bytes",
-            "Bytes of stream content in memory",
-            sum(stream.log.tail_byte for stream in machine.by_id.values()),
+            "Bytes of stream content that are in no segment yet",
+            sum(machine.changes.hot_bytes),
+        )
+        yield GaugeMetricFamily(
+            "millstream_resident_streams", "Streams in memory", len(machine.by_id)
         )

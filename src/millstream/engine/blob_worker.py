@@ -1,4 +1,4 @@
-"""Blob work off the loop: store, load, and clear away what nobody refers to."""
+"""Blob work off the loop: store, load, and delete what nobody refers to any more."""
 
 from __future__ import annotations
 
@@ -24,13 +24,6 @@ class BlobWorker:
         self.store = store
         self._machine = machine
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
-
-    def clear_leftovers(self) -> None:
-        """Before start: deletes what an earlier run stored and nobody refers to. Blocks."""
-        for name in self.store.names():
-            if name not in self._machine.blob_uses:
-                self.store.delete(name)
-        self._machine.unused_blobs.clear()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,21 +1,42 @@
-"""Writes the whole state now and then, so that the log stays short and a restart quick.
+"""Takes the state down now and then, so that the log stays short and a restart quick.
 
-A checkpoint is due when the log has grown by the configured size, and by at least the size of the
-checkpoint before it: what is written twice stays in proportion to what is written once.
+A checkpoint is due when the log has grown by the configured size, or when so many streams changed
+that memory would fill with them. First large pieces of hot content are flushed, then the state is
+captured between two batches, a few streams at a time; the file and the catalog are written off the
+loop. What a failed attempt captured is tried again until it is stored: later ones build on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
 from millstream.engine.engine import Engine
-from millstream.journal.checkpoints import store_checkpoint
+from millstream.engine.off_loop import OffLoop
+from millstream.formats.changes import Changes
+from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import Disk
-from millstream.state.images import Capture, capture, encode_capture
+from millstream.limits import CAPTURE_STREAMS, CHECKPOINT_FLUSH_BYTES, MIB
+from millstream.state.changes import Capture
+from millstream.state.records import take_records
 
 log = structlog.get_logger("millstream.checkpoint")
+
+RETRY_SECONDS = 2.0
+CLOSING_WAL_BYTES = MIB  # a stop with less to replay needs no checkpoint
+
+
+class ChangesCatalog(Protocol):
+    def merge(self, changes: Changes) -> None:
+        """Durable when this returns; the same changes may come again."""
+        ...
+
+
+class HotFlusher(Protocol):
+    def flush_floor(self, floor_bytes: int, done: Callable[[], None]) -> None: ...
 
 
 class Checkpointer:
@@ -25,56 +46,128 @@ class Checkpointer:
         disk: Disk,
         folder: str,
         store_id: str,
+        catalog: ChangesCatalog,
+        flusher: HotFlusher,
         wal_bytes: int,
+        dirty_streams: int,
         *,
         wal_bytes_recovered: int,
     ) -> None:
         self._engine = engine
+        self._changes = engine.machine.changes
         self._disk = disk
         self._folder = folder
         self._store_id = store_id
+        self._catalog = catalog
+        self._flusher = flusher
         self._wal_bytes = wal_bytes
+        self._dirty_streams = dirty_streams
         self._written_at_last = -wal_bytes_recovered
-        self._size_of_last = 0
-        self._running: asyncio.Future[int] | None = None
+        self._thread = OffLoop("checkpoint", 1)
+        self._is_running = False
+        self._is_closing = False
+        self._ended: asyncio.Event = asyncio.Event()
+        self._waiting: list[Callable[[], None]] = []
+        self.after: list[Callable[[Capture], None]] = []  # called when one is on the shelf
+        self.count = 0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread.start(loop)
         self._engine.after_batch.append(self.check)
+
+    def _wal_grown(self) -> int:
+        return self._engine.journal.stats.bytes_written - self._written_at_last
 
     def check(self) -> None:
         """Called after every batch; starts a checkpoint when one is due."""
-        if self._running is not None:
+        if self._is_running or self._is_closing:
             return
-        grown = self._engine.journal.stats.bytes_written - self._written_at_last
-        if grown >= max(self._wal_bytes, self._size_of_last):
+        if self._wal_grown() >= self._wal_bytes or self._changes.dirty_count >= self._dirty_streams:
+            self._begin()
+
+    def run(self, done: Callable[[], None]) -> None:
+        """A checkpoint of all that is applied by now; `done` is called once it is stored."""
+        if self._is_running:
+            self._waiting.append(lambda: self.run(done))
+        else:
+            self._waiting.append(done)
             self._begin()
 
     def _begin(self) -> None:
+        self._is_running = True
+        self._ended.clear()
         self._written_at_last = self._engine.journal.stats.bytes_written
-        lsn = self._engine.applied_lsn
-        captured = capture(self._engine.machine)
-        self._running = self._loop.run_in_executor(None, self._store, captured, lsn)
-        self._running.add_done_callback(lambda done: self._finished(done, lsn))
+        # Not at once: this may be called in the middle of a batch.
+        self._flusher.flush_floor(CHECKPOINT_FLUSH_BYTES, self._capture_soon)
 
-    def _store(self, captured: Capture, lsn: int) -> int:
-        blocks = encode_capture(captured, self._store_id, lsn)
-        return store_checkpoint(self._disk, self._folder, lsn, blocks)
+    def _capture_soon(self) -> None:
+        self._loop.call_soon(self._capture)
 
-    def _finished(self, done: asyncio.Future[int], lsn: int) -> None:
-        self._running = None
-        if done.cancelled():
+    def _capture(self) -> None:
+        """Between two batches, so that everything up to `applied_lsn` is in and nothing else."""
+        records = take_records(self._engine.machine)
+        capture = self._changes.begin_capture(self._engine.applied_lsn, records)
+        self._take(capture)
+
+    def _take(self, capture: Capture) -> None:
+        capture.take_some(CAPTURE_STREAMS)
+        if not capture.is_complete:
+            self._loop.call_soon(self._take, capture)
             return
-        error = done.exception()
-        if error is not None:
-            log.warning("checkpoint failed; the log is kept", error=str(error))
+        self._changes.end_capture(capture)
+        self._store(capture)
+
+    def _store(self, capture: Capture) -> None:
+        def work() -> int:
+            changes, hot = capture.encode()
+            blocks = encode_checkpoint(self._store_id, changes, hot)
+            size = store_checkpoint(self._disk, self._folder, capture.lsn, blocks)
+            self._catalog.merge(changes)
+            return size
+
+        self._thread.run(work, lambda result: self._stored(capture, result))
+
+    def _stored(self, capture: Capture, result: int | Exception) -> None:
+        if isinstance(result, Exception):
+            log.warning("checkpoint failed; the log is kept", error=str(result))
+            if self._is_closing:
+                self._end()
+            else:
+                self._loop.call_later(RETRY_SECONDS, self._store, capture)
             return
-        self._size_of_last = done.result()
-        self._engine.journal.retire(lsn)
-        log.info("checkpoint", lsn=lsn, bytes=self._size_of_last)
+        self._changes.settle(capture)
+        self._engine.journal.retire(capture.lsn)
+        self.count += 1
+        log.info(
+            "checkpoint",
+            lsn=capture.lsn,
+            bytes=result,
+            streams=len(capture.streams),
+            hot_streams=len(capture.hot),
+        )
+        for call in self.after:
+            call(capture)
+        self._end()
+
+    def _end(self) -> None:
+        self._is_running = False
+        self._ended.set()
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
 
     async def close(self) -> None:
+        """The last checkpoint, unless there is next to nothing to replay."""
         if self.check in self._engine.after_batch:
             self._engine.after_batch.remove(self.check)
-        if self._running is not None:
-            await asyncio.wait([self._running])
+        if self._is_running:
+            await self._ended.wait()
+        self._is_closing = True
+        if self._wal_grown() >= CLOSING_WAL_BYTES:
+            self._is_running = True
+            self._ended.clear()
+            self._capture()
+            await self._ended.wait()
+        await self._thread.wait_idle()
+        self._thread.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from millstream.clock import Clock
-from millstream.engine.lifetimes import Lifetimes
+from millstream.engine.lifetimes import Deadlines, Lifetimes
 from millstream.errors import StreamError, StreamNotFound
 from millstream.journal.contract import Entry, Journal, Reply
 from millstream.state.commands import AnyCommand, Append
@@ -38,19 +38,21 @@ class Engine:
         self.appends = 0
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
+        self.is_over_budget = False  # unpublished content fills what may be hot
         self.lifetimes = Lifetimes(self)
         self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
         self.attend_subscriptions: Callable[[Iterable[str]], None] | None = None
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | None = None) -> None:
+        """`at_rest` knows the deadlines of streams that are not in memory."""
         self.journal.start(loop, self._committed, self._refused)
-        self.lifetimes.start(loop)
+        self.lifetimes.start(loop, at_rest)
 
     # Finding and submitting
 
     def find(self, path: bytes, now_ms: int) -> Stream:
         """The live stream of this name. Raises StreamNotFound or StreamGone."""
-        stream = self.machine.by_path.get(path)
+        stream = self.machine.find(path)
         if stream is None:
             raise StreamNotFound("stream does not exist")
         if stream.deleted:

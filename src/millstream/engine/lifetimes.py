@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.errors import StreamError
+from millstream.limits import DUE_STREAMS_AT_ONCE
 from millstream.state.commands import ExpireStream, TouchStream
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
@@ -23,26 +24,84 @@ RETRY_SECONDS = 1.0
 SLEEP_SECONDS_MAX = 3600.0  # the wall clock may be set; look again now and then
 
 
+class Deadlines(Protocol):
+    """The streams that rest outside memory. Answers at once."""
+
+    def due(self, now_ms: int, limit: int) -> list[int]:
+        """Ids of streams whose deadline has come, the oldest deadlines first."""
+        ...
+
+    def next_deadline(self) -> int | None: ...
+
+
 class Lifetimes:
+    """Streams in memory are followed here; those at rest end when a look at the shelf finds them."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._at_rest: Deadlines | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self._due: list[tuple[int, int]] = []  # (deadline_ms, stream_id), earliest first
+        self._followed: set[int] = set()  # streams that stand in `_due`
         self._touching: set[int] = set()  # streams whose renewal is on its way to the journal
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | None = None) -> None:
         self._loop = loop
         for stream in self._engine.machine.by_id.values():
             self.follow(stream)
+        self._at_rest = at_rest
+        self.sweep()
 
     def follow(self, stream: Stream) -> None:
         """From now on the stream ends when its lifetime does."""
+        if not stream.is_mortal or stream.deleted or stream.stream_id in self._followed:
+            return
         deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
-        if deadline is not None and not stream.deleted:
-            heapq.heappush(self._due, (deadline, stream.stream_id))
-            if self._due[0][0] == deadline:
-                self._set_timer()
+        assert deadline is not None
+        self._followed.add(stream.stream_id)
+        heapq.heappush(self._due, (deadline, stream.stream_id))
+        if self._due[0][0] == deadline:
+            self._set_timer()
+        if len(self._due) > 2 * len(self._engine.machine.by_id) + 1000:
+            self._forget_absent()
+
+    def _forget_absent(self) -> None:
+        """Streams that left memory are found by `sweep` when their time comes."""
+        by_id = self._engine.machine.by_id
+        self._due = [entry for entry in self._due if entry[1] in by_id]
+        heapq.heapify(self._due)
+        self._followed = {stream_id for _, stream_id in self._due}
+
+    def sweep(self) -> None:
+        """Ends streams at rest whose time has come, and sees to it that this is done again."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if self._at_rest is None:
+            return
+        machine, now_ms, limit = self._engine.machine, self._engine.clock.now_ms(), 0
+        ended = 0
+        while not ended:  # those in memory are seen to elsewhere: look behind them
+            limit += DUE_STREAMS_AT_ONCE
+            due = self._at_rest.due(now_ms, limit)
+            for stream_id in due:
+                if stream_id not in machine.by_id and self._end_at_rest(stream_id, now_ms):
+                    ended += 1
+            if len(due) < limit:
+                break
+        next_ms = self._at_rest.next_deadline()
+        if next_ms is not None:
+            delay = max((next_ms - now_ms) / 1000, RETRY_SECONDS)
+            self._sweep_timer = self._loop.call_later(min(delay, SLEEP_SECONDS_MAX), self.sweep)
+
+    def _end_at_rest(self, stream_id: int, now_ms: int) -> bool:
+        stream = self._engine.machine.find_by_id(stream_id)
+        if stream is None or stream.deleted or self.confirm_alive(stream, now_ms):
+            return False
+        self._engine.submit(ExpireStream(now_ms, stream_id), self._expired, stream_id)
+        return True
 
     def renew(self, stream: Stream, now_ms: int) -> None:
         """A read reached the stream."""
@@ -91,6 +150,7 @@ class Lifetimes:
         again: list[Stream] = []
         while self._due and self._due[0][0] <= now_ms:
             _, stream_id = heapq.heappop(self._due)
+            self._followed.discard(stream_id)
             stream = self._engine.machine.by_id.get(stream_id)
             if stream is None or stream.deleted:
                 continue
@@ -106,7 +166,7 @@ class Lifetimes:
 
     def _expired(self, stream_id: int, outcome: Outcome) -> None:
         """A renewal that came before it in the journal wins: then the stream is followed again."""
-        stream = self._engine.machine.by_id.get(stream_id)
+        stream = self._engine.machine.find_by_id(stream_id)
         if outcome is Done.DELETED or stream is None:
             return
         if isinstance(outcome, StreamError):  # the journal has no room: try again, not at once
@@ -116,8 +176,9 @@ class Lifetimes:
 
     def stop(self) -> None:
         """Tells the journal every renewal it has not heard of, so that a restart knows."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._sweep_timer):
+            if timer is not None:
+                timer.cancel()
         for stream in self._engine.machine.by_id.values():
             if stream.ttl_ms is not None and stream.accessed_ms > stream.touched_ms:
                 touch = TouchStream(stream.accessed_ms, stream.stream_id)

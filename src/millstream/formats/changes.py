@@ -11,7 +11,7 @@ import msgspec
 from millstream.formats.runs import Run, Segment
 
 
-class StreamRow(msgspec.Struct, array_like=True, gc=False):
+class StreamRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One stream as the catalog finds it: by id, by path, by deadline."""
 
     stream_id: int
@@ -34,10 +34,10 @@ class Changes(msgspec.Struct, array_like=True):
     """Everything between the last checkpoint and journal position `lsn`."""
 
     lsn: int
-    streams: list[StreamRow]  # new or changed, whole
-    removed: list[int]  # gone with all their runs
-    segments: list[Segment]  # published by flushes
-    runs: list[list[Run]]  # for each of these segments
-    replacements: list[Replacement]  # in journal order
-    trims: list[tuple[int, int]]  # stream id, ordinal: runs that end at or before it go
-    records: list[tuple[str, bytes | None]]  # what belongs to no stream; None: gone
+    streams: list[StreamRow] = []  # new or changed, whole
+    removed: list[int] = []  # gone with all their runs
+    segments: list[Segment] = []  # published by flushes
+    runs: list[list[Run]] = []  # for each of these segments
+    replacements: list[Replacement] = []  # in journal order
+    trims: list[tuple[int, int]] = []  # stream id, ordinal: runs that end at or before it go
+    records: list[tuple[str, bytes | None]] = []  # what belongs to no stream; None: gone

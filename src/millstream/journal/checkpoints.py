@@ -1,18 +1,38 @@
-"""Checkpoint files: the whole state in one file, so that the log before it can go."""
+"""Checkpoint files: what changed since the one before, and all content that is in no run yet.
+
+Together with the catalog that is the whole state, so the log before it can go.
+"""
 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
 
 from millstream.errors import DamagedData, StartupError
-from millstream.formats.checkpoint import FORMAT, DamagedBlock, decode_blocks
+from millstream.formats.changes import Changes
+from millstream.formats.checkpoint import (
+    CHANGES,
+    END,
+    FORMAT,
+    HEADER,
+    HOT,
+    CheckpointEnd,
+    CheckpointHeader,
+    DamagedBlock,
+    decode_blocks,
+    encode_block,
+)
+from millstream.formats.images import HotContent
 from millstream.journal.disk import Disk
-from millstream.state.images import Restorer
-from millstream.state.machine import StateMachine
 
 SUFFIX = ".checkpoint"
 NEW_SUFFIX = ".new"
+
+_encode = msgspec.msgpack.Encoder().encode
+_hot_decoder = msgspec.msgpack.Decoder(HotContent)
 
 
 def checkpoint_name(lsn: int) -> str:
@@ -33,13 +53,33 @@ def store_checkpoint(disk: Disk, folder: str, lsn: int, blocks: Iterable[bytes])
     return size
 
 
-def load_checkpoint(
-    disk: Disk, folder: str, store_id: str, *, may_start_over: bool = False
-) -> tuple[StateMachine, int]:
-    """The newest sound state and the lsn it covers; an empty state and 0 when there is none.
+class Checkpoint(NamedTuple):
+    lsn: int
+    changes: Changes
+    hot: list[HotContent]
 
-    An unsound one is passed over when there is something else to go on from: an older one, or, with
-    `may_start_over`, the whole log.
+
+def encode_checkpoint(
+    store_id: str, changes: Changes, hot: Iterable[HotContent]
+) -> Iterator[bytes]:
+    """The blocks of a checkpoint file, one at a time."""
+    header = CheckpointHeader(FORMAT, store_id, changes.lsn)
+    yield encode_block(HEADER, _encode(header))
+    yield encode_block(CHANGES, _encode(changes))
+    count = 0
+    for content in hot:
+        count += 1  # noqa: SIM113 (a generator: its length is known at its end)
+        yield encode_block(HOT, _encode(content))
+    yield encode_block(END, _encode(CheckpointEnd(count)))
+
+
+def load_checkpoint(
+    disk: Disk, folder: str, store_id: str, catalog_lsn: int, *, may_start_over: bool = False
+) -> Checkpoint | None:
+    """The newest sound one, None when there is none.
+
+    An unsound one is passed over when there is something else to go on from: an older one that is
+    not behind the catalog, or, with `may_start_over`, the whole log and an empty catalog.
     """
     names = disk.list(folder)
     disk.sync_folder(folder)  # a name that is not durable yet must not decide what may go
@@ -49,28 +89,47 @@ def load_checkpoint(
     damage: DamagedData | None = None
     for name in sorted((n for n in names if n.endswith(SUFFIX)), reverse=True):
         try:
-            return _load(disk, os.path.join(folder, name), store_id)
+            loaded = _load(disk, os.path.join(folder, name), store_id)
         except DamagedData as error:
             damage = damage or error
-    if damage is not None and not may_start_over:
+            continue
+        if loaded.lsn >= catalog_lsn or damage is None:
+            return loaded
+    if damage is not None and not (may_start_over and catalog_lsn == 0):
         raise damage
-    return StateMachine(), 0
+    return None
 
 
-def _load(disk: Disk, path: str, store_id: str) -> tuple[StateMachine, int]:
-    restorer = Restorer()
+def _load(disk: Disk, path: str, store_id: str) -> Checkpoint:
+    header: CheckpointHeader | None = None
+    changes: Changes | None = None
+    hot: list[HotContent] = []
     block_position = 0
     try:
         for position, kind, payload in decode_blocks(memoryview(disk.read(path))):
             block_position = position
-            restorer.add(kind, payload)
+            if kind == HEADER:
+                header = msgspec.msgpack.decode(payload, type=CheckpointHeader)
+                _check_header(header, path, store_id)
+            elif kind == CHANGES:
+                changes = msgspec.msgpack.decode(payload, type=Changes)
+            elif kind == HOT:
+                hot.append(_hot_decoder.decode(payload))
+            elif kind != END:
+                raise ValueError(f"a block of the unknown kind {kind}")
+            elif msgspec.msgpack.decode(payload, type=CheckpointEnd).hot != len(hot):
+                raise ValueError("the end block counts other blocks than the file holds")
     except DamagedBlock as error:
         raise DamagedData(path, error.position, "a sound block", error.problem) from error
-    except (ValueError, IndexError) as error:
+    except ValueError as error:
         raise DamagedData(path, block_position, "a block of a checkpoint", str(error)) from error
-    header = restorer.header
-    if header is None or header.store_id != store_id:
+    if header is None or changes is None or changes.lsn != header.lsn:
+        raise DamagedData(path, 0, "a header and the changes up to it", "a file without them")
+    return Checkpoint(header.lsn, changes, hot)
+
+
+def _check_header(header: CheckpointHeader, path: str, store_id: str) -> None:
+    if header.store_id != store_id:
         raise DamagedData(path, 0, f"a checkpoint of store {store_id}", "another one")
     if header.format > FORMAT:
         raise StartupError(f"{path} has format {header.format}; run a newer Millstream")
-    return restorer.machine, header.lsn

@@ -12,7 +12,7 @@ from pathlib import Path
 from millstream.errors import StartupError
 from millstream.journal.disk import OsDisk, make_folder
 
-FORMAT = 1
+FORMAT = 2
 IDENTITY_FILE = "millstream.json"
 LOCK_FILE = "lock"
 _STORE_ID = re.compile("[0-9a-f]{32}")
@@ -64,10 +64,18 @@ class DataFolder:
                 f"data folder {self.path} has format {written_format}, this program reads up to "
                 f"{FORMAT}; run a newer Millstream"
             )
+        if written_format < FORMAT:
+            raise StartupError(
+                f"data folder {self.path} has format {written_format} from before there was a "
+                "cold tier; copy its streams with a Millstream of that time, or choose another "
+                "--data-dir"
+            )
         return store_id
 
     def _create_identity(self) -> str:
-        leftovers = [name for name in ("wal", "checkpoints") if (self.path / name).exists()]
+        leftovers = [
+            name for name in ("wal", "checkpoints", "catalog") if (self.path / name).exists()
+        ]
         if leftovers:
             raise StartupError(
                 f"{self.path} has a {leftovers[0]} folder but no {IDENTITY_FILE}; "
@@ -89,6 +97,14 @@ class DataFolder:
     @property
     def checkpoints(self) -> str:
         return str(self.path / "checkpoints")
+
+    @property
+    def catalog(self) -> Path:
+        return self.path / "catalog"
+
+    @property
+    def cold(self) -> Path:
+        return self.path / "cold"
 
     def close(self) -> None:
         os.close(self._lock_fd)

@@ -98,13 +98,16 @@ class Capture:
 class OpenChanges:
     """What the next checkpoint has to tell. An epoch is the time between two checkpoints."""
 
-    def __init__(self, residents: Residents, names: Namespace) -> None:
+    def __init__(self, residents: Residents, names: Namespace, shards: int) -> None:
         self._residents = residents
         self._names = names
+        self._shards = shards
         self.epoch = 1
         self.shelved_epoch = 0  # changes up to and including this epoch are on the shelf
-        self.dirty: list[Stream] = []
-        self.still_hot: dict[int, Stream] = {}  # had unpublished content at the last checkpoint
+        self.dirty: list[list[Stream]] = [[] for _ in range(shards)]
+        self.dirty_count = 0
+        self.hot_bytes = [0] * shards  # content that is in no run yet
+        self._still_hot: list[dict[int, Stream]] = [{} for _ in range(shards)]  # from before
         self.segments: list[Segment] = []
         self.replacements: list[Replacement] = []
         self.trims: dict[int, int] = {}
@@ -118,15 +121,21 @@ class OpenChanges:
             if self._capture is not None and stream.stream_id in self._capture.pending:
                 self._capture.take(stream)
             stream.epoch = self.epoch
-            self.dirty.append(stream)
+            self.dirty[stream.stream_id % self._shards].append(stream)
+            self.dirty_count += 1
 
-    def hot_streams(self) -> list[Stream]:
-        """Streams that have content in no run yet, and perhaps some others."""
-        by_id = self._residents.by_id
-        found = {stream.stream_id: stream for stream in self.dirty} | self.still_hot
+    def hot_streams(self, shard: int) -> list[Stream]:
+        """Streams of the shard that have content in no run yet, in the order of their ids."""
+        by_id, found = self._residents.by_id, dict(self._still_hot[shard])
+        for stream in self.dirty[shard]:
+            found[stream.stream_id] = stream
         if self._capture is not None:
-            found |= self._capture.pending
-        return [s for s in found.values() if by_id.get(s.stream_id) is s]
+            found |= {i: s for i, s in self._capture.pending.items() if i % self._shards == shard}
+        return [
+            stream
+            for stream_id, stream in sorted(found.items())
+            if stream.log.cold_byte != stream.log.tail_byte and by_id.get(stream_id) is stream
+        ]
 
     def begin_capture(self, lsn: int, records: list[Record]) -> Capture:
         """Everything up to here; `records` is what belongs to no stream."""
@@ -135,7 +144,8 @@ class OpenChanges:
         capture = self._capture = Capture(lsn, self.epoch)
         capture.pending = {
             stream.stream_id: stream
-            for stream in (*self.dirty, *self.still_hot.values())
+            for streams in (*self.dirty, *(hot.values() for hot in self._still_hot))
+            for stream in streams
             if by_id.get(stream.stream_id) is stream
         }
         capture.removed = [i for i in self._residents.removed if i not in self._removed_before]
@@ -146,16 +156,18 @@ class OpenChanges:
         capture.replacements, self.replacements = self.replacements, []
         capture.trims, self.trims = self.trims, {}
         self.epoch += 1
-        self.dirty, self.still_hot = [], {}
+        self.dirty, self.dirty_count = [[] for _ in range(self._shards)], 0
+        self._still_hot = [{} for _ in range(self._shards)]
         return capture
 
     def end_capture(self, capture: Capture) -> None:
         """It is complete: streams are not held back for it any more."""
-        assert self._capture is capture and capture.is_complete
+        assert self._capture is capture
+        assert capture.is_complete
         self._capture = None
         for stream, _ in capture.hot:
             if stream.epoch != self.epoch:
-                self.still_hot[stream.stream_id] = stream
+                self._still_hot[stream.stream_id % self._shards][stream.stream_id] = stream
 
     def settle(self, capture: Capture) -> None:
         """The shelf has it all now."""
@@ -167,6 +179,12 @@ class OpenChanges:
             log, shelved = captured.stream.log, len(captured.runs)
             if shelved and log.runs is not None:
                 log.runs = log.runs[shelved:] or None
+
+    def adopt_hot(self, stream: Stream) -> None:
+        """At recovery: its content came out of the checkpoint."""
+        shard = stream.stream_id % self._shards
+        self._still_hot[shard][stream.stream_id] = stream
+        self.hot_bytes[shard] += stream.log.tail_byte - stream.log.cold_byte
 
     def is_shelved(self, stream: Stream) -> bool:
         """Whether the shelf has the stream as it is, content and all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,11 +42,16 @@ def image_of(stream: Stream) -> StreamImage:
     )
 
 
-def restore_stream(encoded: bytes, *, is_tail_lost: bool = False) -> Stream:
+class Restored(NamedTuple):
+    stream: Stream
+    missing_bytes: int  # unpublished content that was not with the image
+
+
+def restore_stream(encoded: bytes) -> Restored:
     """The stream as it was kept, holding no content; its log ends where the cold content ends.
 
-    Content behind that is added by `restore_hot`, unless it was lost with the machine that held it.
-    Raises msgspec.DecodeError or ValidationError.
+    Content behind that is in a checkpoint file (`restore_hot`), or lost with the machine that held
+    it (`forget_tail`). Raises msgspec.DecodeError or ValidationError.
     """
     image = _image_decoder.decode(encoded)
     stream = Stream(image.stream_id, image.path, image.content_type, image.created_ms)
@@ -62,9 +68,7 @@ def restore_stream(encoded: bytes, *, is_tail_lost: bool = False) -> Stream:
     stream.stream_seq = image.stream_seq
     stream.snapshot = None if image.snapshot is None else Snapshot(*image.snapshot)
     stream.log = _restore_log(image)
-    if is_tail_lost and image.tail != image.cold:
-        _forget_tail(stream)
-    return stream
+    return Restored(stream, image.tail[1] - image.cold[1])
 
 
 def _restore_log(image: StreamImage) -> Log:
@@ -75,10 +79,10 @@ def _restore_log(image: StreamImage) -> Log:
     return log
 
 
-def _forget_tail(stream: Stream) -> None:
+def forget_tail(stream: Stream) -> None:
     """Acknowledgements of what is lost must not make a retry look like a duplicate."""
     log = stream.log
-    stream.closed = False
+    stream.closed = False  # it may be written again up to its end
     if stream.producers is not None:
         kept = {k: p for k, p in stream.producers.items() if p.byte <= log.tail_byte}
         stream.producers = kept or None

@@ -17,9 +17,9 @@ from millstream.errors import (
     StreamError,
     StreamNotFound,
 )
-from millstream.protocol import content_types
 from millstream.formats.changes import Replacement
 from millstream.formats.wal import crc32c
+from millstream.protocol import content_types
 from millstream.state.buckets import Namespace, split_key
 from millstream.state.changes import OpenChanges
 from millstream.state.commands import (
@@ -67,7 +67,8 @@ class StateMachine:
         self.shared_blobs: dict[str, int] = {}  # blob -> snapshots that are it beside the first
         self.ended: list[int] = []  # streams that ended since the engine last looked
         self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
-        self.changes = OpenChanges(self.residents, self.names)
+        self.changes = OpenChanges(self.residents, self.names, shards)
+        self._hot_bytes = self.changes.hot_bytes
         self.subscriptions = Subscriptions(self)
         self.residents.welcome = self.subscriptions.stream_returned
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
@@ -110,7 +111,8 @@ class StateMachine:
         if decided is not None:
             return decided
         expired = self.find(command.path)
-        stream = Stream(self._next_id(command.path), command.path, command.content_type, command.now_ms)
+        stream_id = self._next_id(command.path)
+        stream = Stream(stream_id, command.path, command.content_type, command.now_ms)
         stream.set_lifetime(command.ttl_ms, command.expires_at_ms)
         stream.lifetime_given = command.lifetime_given
         if command.fork_from is not None:
@@ -134,6 +136,7 @@ class StateMachine:
         if command.count:
             ends = decode_ends(command.ends)
             stream.log.append(command.data, ends, command.count, command.now_ms)
+            self._hot_bytes[stream.stream_id % self.shards] += len(command.data)
         stream.closed = command.closed
         self.subscriptions.stream_created(stream)
         return Done.CREATED
@@ -240,7 +243,9 @@ class StateMachine:
     def _let_go(self, stream: Stream) -> None:
         """Nobody needs what comes before its first message."""
         log = stream.log
+        cold_before = log.cold_byte
         log.drop(log.first_ordinal, log.first_byte)
+        self._hot_bytes[stream.stream_id % self.shards] -= log.cold_byte - cold_before
         if log.first_ordinal:
             self.changes.trims[stream.stream_id] = log.first_ordinal
 
@@ -251,14 +256,13 @@ class StateMachine:
             stream = self.by_id.get(run.stream_id)  # who has unpublished content is in memory
             if stream is not None:
                 self.changes.touch(stream)
-                stream.log.publish(command.segment, run)
+                if stream.log.publish(command.segment, run):
+                    self._hot_bytes[run.stream_id % self.shards] -= run.size
         return Done.PUBLISHED
 
     def _apply_replace_segments(self, command: ReplaceSegments) -> Outcome:
         """The catalog looks whether all the old ones are still there."""
-        self.changes.replacements.append(
-            Replacement(command.old, command.segments, command.runs)
-        )
+        self.changes.replacements.append(Replacement(command.old, command.segments, command.runs))
         return Done.ACCEPTED
 
     def _apply_trim(self, command: TrimStream) -> Outcome:
@@ -287,6 +291,7 @@ class StateMachine:
         if command.count:
             ends = decode_ends(command.ends) if command.ends else None
             stream.log.append(command.data, ends, command.count, command.now_ms)
+            self._hot_bytes[command.stream_id % self.shards] += len(command.data)
             if stream.subscribers is not None:
                 self.subscriptions.stream_grew(stream)
         if command.producer_id is not None or command.stream_seq is not None:
@@ -342,6 +347,8 @@ class StateMachine:
         if not stream.deleted:
             self._leave_names(stream)
         self.residents.remove(stream)
+        log = stream.log
+        self._hot_bytes[stream.stream_id % self.shards] -= log.tail_byte - log.cold_byte
         self.changes.trims.pop(stream.stream_id, None)
         stream.deleted = True
         if stream.origin is None:

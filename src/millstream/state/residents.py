@@ -1,7 +1,7 @@
 """Streams in memory, and the shelf where those rest that are not.
 
-A stream leaves memory only when the shelf has it as it is. Whoever still holds the object then keeps
-it findable, so there are never two objects of one stream.
+A stream leaves memory only when the shelf has it as it is. Whoever still holds the object then
+keeps it findable, so there are never two objects of one stream.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from millstream.state.images import restore_stream
+from millstream.errors import MissingContent
+from millstream.state.images import forget_tail, restore_stream
 from millstream.state.stream import Stream
 
 
@@ -69,7 +70,11 @@ class Residents:
         return None if image is None else self._restore(image)
 
     def _restore(self, image: bytes) -> Stream | None:
-        stream = restore_stream(image, is_tail_lost=self._is_tail_lost)
+        stream, missing_bytes = restore_stream(image)
+        if missing_bytes:
+            if not self._is_tail_lost:
+                raise MissingContent(stream.path, missing_bytes)
+            forget_tail(stream)
         if stream.stream_id in self.removed or stream.stream_id in self.by_id:
             return None  # its name was given up, to somebody else perhaps
         stream = self._leaving.pop(stream.stream_id, stream)

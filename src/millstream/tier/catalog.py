@@ -12,21 +12,23 @@ catalog_verify.py   a walk over everything
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge as merge_sorted
 from pathlib import Path
 from typing import Any
 
 from millstream.errors import DamagedData, StartupError
+from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
-from millstream.tier.catalog_changes import Changes, Replacement, SegmentUse, StreamRow, split
+from millstream.tier.catalog_changes import SegmentUse, split
 from millstream.tier.catalog_files import (
     ROOT_NAME,
     Meta,
     ReadFile,
+    copy_database,
     create_files,
+    empty_wal,
     open_for_work,
     shard_name,
 )
@@ -39,11 +41,11 @@ _NAMES_AT_ONCE = 64  # of one shard; with 16 of them, a page of a thousand reads
 
 _NAMES = (
     "SELECT path, created_ms FROM streams INDEXED BY streams_by_path"
-    " WHERE path > ? AND listed = 1 ORDER BY path LIMIT ?"
+    " WHERE path {} ? AND listed = 1 ORDER BY path LIMIT ?"
 )
 _NAMES_BEFORE = (
     "SELECT path, created_ms FROM streams INDEXED BY streams_by_path"
-    " WHERE path > ? AND path < ? AND listed = 1 ORDER BY path LIMIT ?"
+    " WHERE path {} ? AND path < ? AND listed = 1 ORDER BY path LIMIT ?"
 )
 _RUN = "first_ordinal, first_byte, count, r.size, row_group, row, crc"
 _SEGMENT = "name, s.size, footer_bytes, rows, created_ms"
@@ -114,12 +116,18 @@ class Catalog:
         found = file.rows("SELECT image FROM streams WHERE stream_id = ?", (stream_id,))
         return found[0][0] if found else None
 
-    def names(self, after: bytes, before: bytes | None = None) -> Iterator[tuple[bytes, int]]:
+    def names(
+        self, after: bytes, before: bytes | None = None, *, inclusive: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
         """Listed paths in order with their time of creation, behind `after` and before `before`.
+
+        `inclusive`: from `after` itself on.
 
         Read as they are taken. Beside a merge, a name that exists before and after it is there.
         """
-        found: Iterator[Any] = merge_sorted(*(_names(file, after, before) for file in self._files))
+        found: Iterator[Any] = merge_sorted(
+            *(_names(file, after, before, inclusive) for file in self._files)
+        )
         return found
 
     def due(self, now_ms: int, limit: int) -> list[int]:
@@ -199,8 +207,9 @@ class Catalog:
         with open_for_work(self._path(None if is_root else number)) as db:
             merge = merge_root if is_root else merge_shard
             merge(db, part)
-        self._lsns[number] = max(self._lsns[number], part.lsn)
-        self.lsn = min(self._lsns)
+            self._lsns[number] = max(self._lsns[number], part.lsn)
+            self.lsn = min(self._lsns)
+            empty_wal(db)
 
     def garbage(self) -> list[tuple[str, int]]:
         """Names and sizes of objects nothing refers to any more."""
@@ -247,17 +256,14 @@ class Catalog:
                 yield name, Run(*run)
 
     def back_up(self, shard: int | None, to: Path) -> int:
-        """A copy of one shard's file (None: the root file) as of one moment; its lsn."""
+        """A copy of one shard's file (None: the root file) as of one moment; its lsn.
+
+        Made for an upload: it is not synced. Never open the catalog's own files for that: closing
+        one would take the locks of SQLite's connections in this process away.
+        """
         to.unlink(missing_ok=True)
         with open_for_work(self._path(shard)) as db:
-            copy = sqlite3.connect(to, isolation_level=None)
-            try:
-                copy.execute("PRAGMA synchronous = OFF")
-                db.backup(copy)
-                [(lsn,)] = copy.execute("SELECT lsn FROM meta").fetchall()
-                return int(lsn)
-            finally:
-                copy.close()
+            return copy_database(db, to)
 
     def verify(self) -> Verified:
         """Walks everything; stops at the first thing that does not fit."""
@@ -271,12 +277,17 @@ class Catalog:
         return self._folder / (ROOT_NAME if shard is None else shard_name(shard))
 
 
-def _names(file: ReadFile, after: bytes, before: bytes | None) -> Iterator[tuple[Any, ...]]:
+def _names(
+    file: ReadFile, after: bytes, before: bytes | None, inclusive: bool
+) -> Iterator[tuple[Any, ...]]:
+    comparison = ">=" if inclusive else ">"
     while True:
         if before is None:
-            found = file.rows(_NAMES, (after, _NAMES_AT_ONCE))
+            found = file.rows(_NAMES.format(comparison), (after, _NAMES_AT_ONCE))
         else:
-            found = file.rows(_NAMES_BEFORE, (after, before, _NAMES_AT_ONCE))
+            sql = _NAMES_BEFORE.format(comparison)
+            found = file.rows(sql, (after, before, _NAMES_AT_ONCE))
+        comparison = ">"
         yield from found
         if len(found) < _NAMES_AT_ONCE:
             return

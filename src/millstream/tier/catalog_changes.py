@@ -1,45 +1,11 @@
-"""What a checkpoint tells the catalog: everything that changed since the one before.
-
-These values are part of the checkpoint file. New fields go at the end and have a default.
-"""
+"""Which file of the catalog each part of a checkpoint's changes belongs to."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
-from millstream.formats.runs import Run, Segment
-
-
-class StreamRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One stream, whole. Only the state machine knows what `image` says."""
-
-    stream_id: int
-    path: bytes
-    deadline_ms: int | None
-    listed: bool  # False: deleted, and kept for its forks; it has no deadline
-    created_ms: int
-    image: bytes
-
-
-class Replacement(msgspec.Struct, array_like=True):
-    """Segments of one shard written anew by the compaction."""
-
-    old: list[str]  # names of segments
-    segments: list[Segment]
-    runs: list[list[Run]]  # for each of `segments`
-
-
-class Changes(msgspec.Struct, array_like=True):
-    lsn: int  # the journal position that the catalog is true for afterwards
-    streams: list[StreamRow] = []  # new or changed
-    removed: list[int] = []  # ids of streams that are gone, and their runs with them
-    segments: list[Segment] = []  # published by flushes
-    runs: list[list[Run]] = []  # for each of `segments`
-    replacements: list[Replacement] = []  # in the order of the journal
-    trims: list[tuple[int, int]] = []  # stream id, ordinal: runs that end at or before it go
-    records: list[tuple[str, bytes | None]] = []  # what belongs to no shard; None deletes
+from millstream.formats.changes import Changes, Replacement
+from millstream.formats.runs import Segment
 
 
 class SegmentUse(NamedTuple):

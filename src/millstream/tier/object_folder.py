@@ -161,11 +161,13 @@ class ObjectFolder:
 
 
 def _make_root(folder: str) -> None:
+    above = os.path.dirname(folder)
     if not os.path.isdir(folder):
-        above = os.path.dirname(folder)
-        _make_root(above)
+        if not os.path.isdir(above):
+            _make_root(above)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
+    with contextlib.suppress(PermissionError):  # then it is not we who made the folder
         sync_folder(above)
 
 

@@ -13,6 +13,7 @@ store that hangs once leaves time for another try.
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import threading
@@ -62,10 +63,12 @@ LIST_PAGE = 1000  # what S3 gives in one answer
 TRANSIENT_CODES = ("RequestTimeout", "IncompleteBody", "SlowDown")  # S3 sends them with a 4xx too
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_INSTANCE_KEYS = re.compile(r"http://169\.254\.\d+\.\d+")  # the last place obstore looks for keys
+_BARE_REDIRECT = "Received redirect without LOCATION"
 _CAUSES = (  # obstore says "error sending request" and keeps the reason in its debug text
-    re.compile(r'kind: \w+, message: "([^"]+)"'),
-    re.compile(r"\b(TimedOut|IncompleteMessage|UnexpectedEof|ConnectionReset)\b"),
-    re.compile(r"\b(dns error|ChannelClosed)\b"),
+    re.compile(r'\bmessage: "([^"]+)"'),
+    re.compile(r'\berror: "([^"]+)"'),
+    re.compile(r"\b(TimedOut|IncompleteMessage|UnexpectedEof)\b"),
 )
 
 Result = TypeVar("Result")
@@ -88,9 +91,12 @@ class ColdSettings(NamedTuple):
 
 
 def cold_settings(config: Config) -> ColdSettings:
-    """What the settings of a server say about its cold tier."""
+    """What the settings of a server say about its cold tier. A folder becomes absolute."""
+    url = config.cold or f"fs:{config.data_dir / 'cold'}"
+    if url.startswith("fs:"):
+        url = f"fs:{os.path.abspath(url.removeprefix('fs:'))}"
     return ColdSettings(
-        config.cold or f"fs:{(config.data_dir / 'cold').absolute()}",
+        url,
         config.cold_endpoint,
         config.cold_region,
         config.cold_access_key_id,
@@ -407,11 +413,10 @@ class RemoteObjects:
             "connect_timeout": timedelta(seconds=min(patience, CONNECT_SECONDS_MAX)),
         }
         config: Any = {}
-        if settings.url.startswith(("s3:", "s3a:")):
-            config = _s3_config(settings)
-            if settings.endpoint.startswith("http:"):
-                options["allow_http"] = True
         try:
+            if _is_s3(settings.url):
+                config = _s3_config(settings)
+                options["allow_http"] = settings.endpoint.startswith("http:")
             client = from_url(
                 settings.url,
                 config=config,
@@ -438,10 +443,9 @@ class RemoteObjects:
             ) from error
         if isinstance(error, FileNotFoundError):
             raise ObjectMissing(f"there is no {self._place(name)}") from error
-        if "169.254." in text and "/latest/" in text:  # the last place obstore looks for keys
+        if _INSTANCE_KEYS.search(text):
             raise StoreRefused(
-                "no keys for the object store: give --cold-access-key-id and "
-                "--cold-secret-access-key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                f"no keys for {self._settings.url}: give {_names_of_keys(self._settings.url)}"
             ) from error
         if isinstance(error, NotSupportedError):
             raise StoreRefused(
@@ -457,7 +461,7 @@ class RemoteObjects:
                 f"({code or status or 'no permission'}): check --cold-access-key-id and "
                 "--cold-secret-access-key and what they are allowed"
             ) from error
-        if "redirect" in text or code in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
+        if _BARE_REDIRECT in text or code in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
             raise StoreRefused(
                 f"{self._settings.url} is in another region; change --cold-region"
             ) from error
@@ -474,6 +478,19 @@ class _OutOfRange(Exception):
     """The store says that the range begins behind the end of the object."""
 
 
+def _is_s3(url: str) -> bool:
+    return url.startswith(("s3:", "s3a:"))
+
+
+def _names_of_keys(url: str) -> str:
+    if _is_s3(url):
+        return (
+            "--cold-access-key-id and --cold-secret-access-key, "
+            "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    return "the variables of its provider, such as GOOGLE_APPLICATION_CREDENTIALS"
+
+
 def _s3_config(settings: ColdSettings) -> dict[str, Any]:
     """Keys that are not given are looked for by obstore: variables, web identity, instance."""
     bucket = urlsplit(settings.url).netloc
@@ -481,6 +498,9 @@ def _s3_config(settings: ColdSettings) -> dict[str, Any]:
         # A bucket with a dot in its name matches no certificate as a host.
         "virtual_hosted_style_request": not settings.endpoint and "." not in bucket
     }
+    region = settings.region or "us-east-1"
+    address = settings.endpoint or f"https://{bucket}.s3.{region}.amazonaws.com"
+    HTTPStore.from_url(address)  # raises; an S3 client would panic at its first request
     if settings.endpoint:
         config["endpoint"] = settings.endpoint
     if settings.region:

@@ -1,0 +1,131 @@
+"""From a data folder to a running state: catalog, newest checkpoint, log, in this order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from millstream.config import Config
+from millstream.errors import DamagedData, StartupError
+from millstream.formats.images import HotContent
+from millstream.journal.checkpoints import Checkpoint, checkpoint_name, load_checkpoint
+from millstream.journal.disk import OsDisk
+from millstream.journal.folder import DataFolder
+from millstream.journal.recovery import holds_whole_log, recover_log
+from millstream.journal.segments import SegmentWriter
+from millstream.state.commands import decode_command
+from millstream.state.images import restore_hot, restore_stream
+from millstream.state.machine import StateMachine
+from millstream.state.records import restore_records
+from millstream.tier.catalog import Catalog
+from millstream.tier.shelf import CatalogShelf
+
+log = structlog.get_logger("millstream")
+
+RESTORED = "restored"  # record of a catalog that came out of the cold store
+
+
+class Recovered(NamedTuple):
+    machine: StateMachine
+    catalog: Catalog
+    writer: SegmentWriter
+    lsn: int
+
+
+def recover(config: Config, folder: DataFolder) -> Recovered:
+    """Raises StartupError; blocks while it reads."""
+    catalog = Catalog.open(folder.catalog, config.shards, folder.store_id)
+    try:
+        return _recover(config, folder, catalog)
+    except BaseException:
+        catalog.close()
+        raise
+
+
+def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
+    disk = OsDisk()
+    checkpoint = load_checkpoint(
+        disk,
+        folder.checkpoints,
+        folder.store_id,
+        catalog.lsn,
+        may_start_over=holds_whole_log(disk, folder.wal),
+    )
+    lsn = _merge(folder, catalog, checkpoint)
+    machine = StateMachine(
+        config.shards,
+        CatalogShelf(catalog),
+        is_tail_lost=catalog.record(RESTORED) is not None,
+    )
+    try:
+        restore_records(machine, ((k, v) for k, v in catalog.records("") if k != RESTORED))
+        for content in () if checkpoint is None else checkpoint.hot:
+            _add_hot(machine, catalog, content)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise DamagedData(str(folder.catalog), 0, "the state of this store", str(error)) from error
+    replayed = 0
+
+    def replay(lsn: int, payload: bytes) -> None:
+        nonlocal replayed
+        replayed += 1
+        machine.apply(decode_command(payload))
+
+    recovered = recover_log(disk, folder.wal, folder.store_id, lsn, replay)
+    machine.ended.clear()
+    if recovered.cut is not None:
+        log.warning("cut the torn end of the log", place=recovered.cut)
+    writer = SegmentWriter(
+        disk,
+        folder.wal,
+        folder.store_id,
+        config.wal_segment_bytes,
+        next_segment=recovered.next_segment,
+        next_lsn=recovered.next_lsn,
+        sealed=recovered.sealed,
+    )
+    log.info(
+        "recovered",
+        streams=len(machine.names),
+        checkpoint_lsn=lsn,
+        records_replayed=replayed,
+    )
+    return Recovered(machine, catalog, writer, recovered.next_lsn - 1)
+
+
+def _merge(folder: DataFolder, catalog: Catalog, checkpoint: Checkpoint | None) -> int:
+    """The position that catalog and checkpoint stand for, once the catalog has the checkpoint."""
+    if checkpoint is None:
+        return catalog.lsn
+    if checkpoint.lsn < catalog.lsn:
+        raise DamagedData(
+            f"{folder.checkpoints}/{checkpoint_name(checkpoint.lsn)}",
+            0,
+            f"a checkpoint at {catalog.lsn}, as the catalog has it",
+            f"one at {checkpoint.lsn}",
+        )
+    if catalog.lsn < checkpoint.lsn:
+        try:
+            catalog.merge(checkpoint.changes)
+        except OSError as error:
+            raise StartupError(f"cannot bring the catalog up to date: {error}") from error
+    return checkpoint.lsn
+
+
+def _add_hot(machine: StateMachine, catalog: Catalog, content: HotContent) -> None:
+    """Raises ValueError when catalog and checkpoint do not fit together."""
+    image = catalog.find_by_id(content.stream_id)
+    if image is None:
+        raise ValueError(f"hot content of stream {content.stream_id}, which is not there")
+    stream, missing_bytes = restore_stream(image)
+    restore_hot(stream.log, content)
+    held_bytes = stream.log.tail_byte - stream.log.cold_byte
+    if held_bytes != missing_bytes:
+        raise ValueError(
+            f"{held_bytes} bytes of hot content of stream {content.stream_id} instead of "
+            f"{missing_bytes}"
+        )
+    machine.residents.add(stream)
+    machine.residents.welcome(stream)
+    machine.changes.adopt_hot(stream)
