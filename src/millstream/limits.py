@@ -25,6 +25,7 @@ SSE_BUFFER_BYTES = (
     256 * KIB
 )  # unsent bytes after which a subscriber is fed from the log again, not from memory
 BOOTSTRAP_PIECE_BYTES = 64 * KIB  # of a bootstrap's body made at a time; one message may be larger
+BOOTSTRAP_WINDOW_BYTES = MIB  # loaded at a time of what is cold: about a row group
 SMALL_BLOCK_BYTES = (
     64 * KIB
 )  # small appends are merged to blocks of this size; big ones stay as they came

@@ -1,24 +1,37 @@
 """Bootstrap: the snapshot and every message behind it in one multipart answer.
 
-The answer is written piece by piece as the client takes it, from blocks that stay as they were when
-it began: appends and new snapshots meanwhile do not show in it.
+The answer is written piece by piece as the client takes it, and ends where the stream ended when it
+began: appends and new snapshots meanwhile do not show in it. What was in memory then is kept for
+it. What was not is loaded window by window; when that fails, or when a new snapshot made it go away
+meanwhile, the connection is dropped, so that nobody takes a part for the whole.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import structlog
 
 from millstream.api.arguments import Query
 from millstream.api.errors import respond_error
 from millstream.api.reads import NO_STORE, Reads
 from millstream.engine.blob_worker import BlobWorker
-from millstream.errors import InvalidRequest, SnapshotNotFound
+from millstream.engine.windows import Windows
+from millstream.errors import InvalidRequest, SnapshotNotFound, StreamError
 from millstream.http.message import Request
 from millstream.http.streaming import BodyStream
-from millstream.limits import BOOTSTRAP_PIECE_BYTES
+from millstream.limits import BOOTSTRAP_PIECE_BYTES, BOOTSTRAP_WINDOW_BYTES
 from millstream.protocol.content_types import DEFAULT_CONTENT_TYPE
+from millstream.protocol.offsets import Offset
+from millstream.state.log import Block, Log
 from millstream.state.stream import Stream
+
+log = structlog.get_logger("millstream.bootstrap")
+
+_END = b""  # no piece is empty
 
 
 class Bootstraps:
@@ -30,33 +43,69 @@ class Bootstraps:
         if query.one(b"live") is not None:
             raise InvalidRequest("bootstrap is one answer; tail from its Stream-Next-Offset")
         stream = self._reads.find(key)
-        bootstrap = Bootstrap(stream)
+        bootstrap = Bootstrap(stream, self._reads.windows)
         snapshot = stream.snapshot
         if snapshot is None:
-            bootstrap.write_to(request, b"")
+            self._answer(request, stream, bootstrap, b"")
             return
 
         def loaded(data: bytes | OSError | None) -> None:
-            if isinstance(data, bytes):
-                bootstrap.write_to(request, data)
+            is_true = bootstrap.is_held or stream.snapshot is snapshot
+            if isinstance(data, bytes) and is_true:
+                self._answer(request, stream, bootstrap, data)
             elif stream.snapshot is not snapshot and not stream.deleted:
-                self.open(request, key, query)  # superseded while it was read: the new one then
+                self._open_again(request, key, query)
             else:
                 respond_error(request, SnapshotNotFound("the snapshot is not there any more"))
 
         self._blobs.run(lambda: self._blobs.store.load(snapshot.blob), loaded)
 
+    def _open_again(self, request: Request, key: bytes, query: Query) -> None:
+        """The snapshot was superseded while it was read: the new one then."""
+        try:
+            self.open(request, key, query)
+        except StreamError as error:
+            respond_error(request, error)
+
+    def _answer(
+        self, request: Request, stream: Stream, bootstrap: Bootstrap, snapshot: bytes
+    ) -> None:
+        """The first window before the first byte: a failure can still be told by then."""
+        if bootstrap.is_held:
+            bootstrap.write_to(request, snapshot)
+            return
+
+        def loaded(window: Log) -> None:
+            bootstrap.add_window(window)
+            bootstrap.write_to(request, snapshot)
+
+        start = Offset(*bootstrap.position)
+        self._reads.with_log(request, stream, start, BOOTSTRAP_WINDOW_BYTES, loaded)
+
+
+class Collected(NamedTuple):
+    """Blocks in order; the bytes that count, counted from where the first block begins."""
+
+    blocks: list[Block]
+    start: int
+    end: int
+
 
 class Bootstrap:
     """One stream as it was when this was made."""
 
-    def __init__(self, stream: Stream) -> None:
-        snapshot = stream.snapshot
+    def __init__(self, stream: Stream, windows: Windows) -> None:
+        snapshot, log = stream.snapshot, stream.log
         # Drawn after the data was written, from 2^128: no message can contain it but by chance.
         self._boundary = b"millstream-" + secrets.token_hex(16).encode()
         self._snapshot_type = snapshot.content_type if snapshot else DEFAULT_CONTENT_TYPE
         self._comma_bytes = 1 if stream.is_json else 0
-        self._blocks = stream.log.blocks()
+        self._stream = stream
+        self._windows = windows
+        self.position = log.first_ordinal, log.first_byte  # behind what is written or collected
+        self._end = log.tail_ordinal, log.tail_byte
+        self._collected: list[Collected] = []
+        self._collect_held()
         self._separator = self._part_head(stream.content_type)
         closed = b"stream-closed: true\r\n" if stream.closed else b""
         self._headers = (
@@ -71,25 +120,89 @@ class Bootstrap:
             + NO_STORE
         )
 
+    @property
+    def is_held(self) -> bool:
+        """Whether all that is left to write is collected."""
+        return self.position == self._end
+
     def _part_head(self, content_type: bytes) -> bytes:
         return b"\r\n--%b\r\nContent-Type: %b\r\n\r\n" % (self._boundary, content_type)
 
-    def write_to(self, request: Request, snapshot: bytes) -> None:
-        writer = PieceWriter(request.stream(200, self._headers), self.pieces(snapshot))
-        writer.write()
+    # Collecting
 
-    def pieces(self, snapshot: bytes) -> Iterator[bytes]:
-        """The body: the snapshot's part, then the messages in pieces of bounded size."""
+    def _collect_held(self) -> None:
+        """Everything, when the stream's log holds it: no new snapshot can take it away then."""
+        if self.position < self._end and self._stream.is_in_memory(Offset(*self.position)):
+            self._collect(self._stream.log)
+
+    def add_window(self, window: Log) -> None:
+        """The window holds the position."""
+        self._collect(window)
+        self._collect_held()
+
+    def _collect(self, log: Log) -> None:
+        """What this log has from the position on, as far as the answer goes."""
+        end = min(self._end, (log.tail_ordinal, log.tail_byte))
+        _, start, blocks = log.blocks_between(self.position[1], end[1])
+        self._collected.append(Collected(blocks, self.position[1] - start, end[1] - start))
+        self.position = end
+
+    def load(self, done: Callable[[StreamError | None], None]) -> Callable[[], None] | None:
+        """Collects what comes next, now or later; what is returned calls it off."""
+
+        def loaded(window: Log | StreamError) -> None:
+            if isinstance(window, StreamError):
+                done(window)
+            else:
+                self.add_window(window)
+                done(None)
+
+        place = Offset(*self.position)
+        window = self._windows.in_memory(self._stream, place, BOOTSTRAP_WINDOW_BYTES)
+        if window is None:
+            return self._windows.load(self._stream, place, BOOTSTRAP_WINDOW_BYTES, loaded)
+        loaded(window)
+        return None
+
+    # Writing
+
+    def write_to(self, request: Request, snapshot: bytes) -> None:
+        body = request.stream(200, self._headers)
+        if not body.ended:
+            BodyWriter(body, self, snapshot).write()
+
+    def pieces(self, snapshot: bytes) -> Iterator[bytes | None]:
+        """The body: the snapshot's part, then the messages in pieces of bounded size.
+
+        None: what comes next has to be loaded.
+        """
         yield self._part_head(self._snapshot_type)[2:]
         if snapshot:
             yield snapshot
-        for data, ends in self._blocks:
-            yield from self._parts(data, ends)
+        while True:
+            collected, self._collected = self._collected, []
+            while collected:
+                yield from self._parts_of(collected.pop(0))
+            if self.is_held:
+                break
+            yield None
         yield b"\r\n--%b--\r\n" % self._boundary
 
-    def _parts(self, data: bytes, ends: Sequence[int]) -> Iterator[bytes]:
+    def _parts_of(self, collected: Collected) -> Iterator[bytes]:
+        blocks, start, end = collected
+        for data, ends, _ in blocks:
+            if ends is None:
+                yield from self._parts(data, (len(data),), 0)
+            else:
+                first = bisect_right(ends, start) if start > 0 else 0
+                last = bisect_right(ends, end)
+                yield from self._parts(data, ends[first:last], max(start, 0))
+            start -= len(data)
+            end -= len(data)
+
+    def _parts(self, data: bytes, ends: Sequence[int], start: int) -> Iterator[bytes]:
         """The parts of one block, a few at a time: tiny messages grow manifold with their heads."""
-        start, comma, separator = 0, self._comma_bytes, self._separator
+        comma, separator = self._comma_bytes, self._separator
         parts: list[bytes] = []
         size = 0
         for end in ends:
@@ -103,18 +216,38 @@ class Bootstrap:
             yield b"".join(parts)
 
 
-class PieceWriter:
-    """Writes pieces as the client takes them; holds one at a time."""
+class BodyWriter:
+    """Writes pieces as the client takes them; holds one at a time, and at most one window."""
 
-    def __init__(self, body: BodyStream, pieces: Iterator[bytes]) -> None:
+    def __init__(self, body: BodyStream, bootstrap: Bootstrap, snapshot: bytes) -> None:
         self._body = body
-        self._pieces = pieces
+        self._bootstrap = bootstrap
+        self._pieces = bootstrap.pieces(snapshot)
+        self._is_loading = False
+        self._call_off: Callable[[], None] | None = None
         body.on_drain = self.write
+        body.on_end = self._forget
 
     def write(self) -> None:
-        while not self._body.ended and not self._body.is_blocked:
-            piece = next(self._pieces, None)
+        while not self._body.ended and not self._body.is_blocked and not self._is_loading:
+            piece = next(self._pieces, _END)
             if piece is None:
+                self._is_loading = True
+                self._call_off = self._bootstrap.load(self._loaded)
+            elif piece == _END:
                 self._body.end()
-                return
-            self._body.write(piece)
+            else:
+                self._body.write(piece)
+
+    def _loaded(self, error: StreamError | None) -> None:
+        was_now, self._is_loading = self._call_off is None, False
+        self._call_off = None
+        if error is not None:
+            log.warning("bootstrap cannot go on", error=error.message)
+            self._body.abort()
+        elif not was_now:
+            self.write()
+
+    def _forget(self) -> None:
+        if self._call_off is not None:
+            self._call_off()

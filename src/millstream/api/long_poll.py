@@ -16,13 +16,16 @@ from millstream.api.reads import (
     page_headers,
     plan_page,
     tail_position,
+    wanted_offset,
 )
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import InvalidOffset, StreamError, StreamNotFound
 from millstream.http.message import Request
 from millstream.protocol.cursors import decode_cursor, next_cursor
+from millstream.protocol.offsets import Offset
 from millstream.state.decisions import gone
+from millstream.state.log import Log
 from millstream.state.stream import Stream
 
 
@@ -50,11 +53,19 @@ class LongPolls:
         timeout_seconds = query.timeout_seconds(self._timeout_seconds)
         cursor = decode_cursor(query.one(b"cursor"))
         stream = self.reads.find(key)
-        poll = LongPoll(self, request, stream, locate(stream, token), bytes_max, cursor)
-        if poll.has_answer():
-            poll.answer()
-        else:
-            poll.wait(timeout_seconds)
+        offset = wanted_offset(stream, token)
+
+        def located(log: Log) -> None:
+            start = locate(log, offset)
+            poll = LongPoll(self, request, stream, start, bytes_max, cursor)
+            if start.ordinal < log.tail_ordinal:
+                poll.answer_page(log)
+            elif poll.has_answer():
+                poll.answer()
+            else:
+                poll.wait(timeout_seconds)
+
+        self.reads.with_log(request, stream, offset, bytes_max, located)
 
 
 class LongPoll:
@@ -96,6 +107,7 @@ class LongPoll:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._request.on_half_close = None
             polls.waiting -= 1
             polls.engine.unwatch(self._stream, self)
 
@@ -117,14 +129,21 @@ class LongPoll:
         if stream.deleted:
             respond_error(self._request, self._ended())
         elif stream.log.tail_ordinal > self._start.ordinal:
-            page = plan_page(stream, self._start, self._bytes_max)
-            etag = b"etag: " + self._polls.reads.etag(stream, page) + b"\r\n"
-            headers = page_headers(stream, page) + NO_STORE + etag + self._cursor_header()
-            self._request.respond(200, headers, page_body(stream, page))
+            # What came may be cold already, when memory is short.
+            offset = Offset(*self._start)
+            reads = self._polls.reads
+            reads.with_log(self._request, stream, offset, self._bytes_max, self.answer_page)
         else:
             tail = tail_position(stream)
             headers = page_headers(stream, Page(tail, tail)) + NO_STORE
             self._request.respond(204, headers + self._cursor_header())
+
+    def answer_page(self, log: Log) -> None:
+        stream = self._stream
+        page = plan_page(log, self._start, self._bytes_max)
+        etag = b"etag: " + self._polls.reads.etag(stream, page) + b"\r\n"
+        headers = page_headers(stream, page) + NO_STORE + etag + self._cursor_header()
+        self._request.respond(200, headers, page_body(log, page, stream.is_json))
 
     def _ended(self) -> StreamError:
         if self._stream.forks:

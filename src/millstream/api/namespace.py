@@ -101,8 +101,8 @@ class NamespaceApi:
         for key in machine.names.keys_from(first, inclusive=inclusive):
             if not key.startswith(wanted):
                 return
-            stream = machine.by_path[key]
-            if not self._engine.lifetimes.is_over(stream, now_ms):
+            stream = machine.find(key)
+            if stream is not None and not self._engine.lifetimes.is_over(stream, now_ms):
                 yield stream
 
     def list_all(self, request: Request, query: Query) -> None:
@@ -110,11 +110,11 @@ class NamespaceApi:
         limit = _limit(query, LIST_LIMIT_MAX, default=100)
         start = _whole_number(query, b"offset", 0)
         machine, now_ms = self._engine.machine, self._clock.now_ms()
-        streams = (machine.by_path[key] for key in machine.names.keys_at(start, limit))
+        streams = (machine.find(key) for key in machine.names.keys_at(start, limit))
         body = [
             _descriptor(stream)
             for stream in streams
-            if not self._engine.lifetimes.is_over(stream, now_ms)
+            if stream is not None and not self._engine.lifetimes.is_over(stream, now_ms)
         ]
         request.respond(200, _JSON, msgspec.json.encode(body))
 

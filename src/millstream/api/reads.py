@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.api import arguments
 from millstream.api.arguments import Query
+from millstream.api.errors import respond_error
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.errors import InvalidOffset, OffsetGone
+from millstream.engine.windows import Windows
+from millstream.errors import InvalidOffset, OffsetGone, StreamError
 from millstream.http.message import Request
 from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.offsets import (
     BEGINNING_TOKEN,
     NOW_TOKEN,
     START,
+    Offset,
     decode_offset,
     encode_offset,
 )
-from millstream.state.stream import Stream
+from millstream.state.log import Log
+from millstream.state.stream import Stream, resolve_in
 
 CACHEABLE = b"cache-control: public, max-age=60, stale-while-revalidate=300\r\n"
 NO_STORE = b"cache-control: no-store\r\n"
@@ -47,17 +52,22 @@ def tail_position(stream: Stream) -> Position:
     return Position(stream.log.tail_ordinal, stream.log.tail_byte)
 
 
-def locate(stream: Stream, token: bytes | None) -> Position:
-    """The position a token names. Raises InvalidOffset when it is none of this stream's."""
+def wanted_offset(stream: Stream, token: bytes | None) -> Offset:
+    """What a token asks for. Raises InvalidOffset for what is none, OffsetGone for the trimmed."""
     if token is None or token == BEGINNING_TOKEN:
         offset = START
     elif token == NOW_TOKEN:
-        return tail_position(stream)
+        return Offset(stream.log.tail_ordinal, stream.log.tail_byte)
     else:
         offset = decode_offset(token)
     if stream.log.first_ordinal and stream.is_trimmed(offset):
         raise OffsetGone(stream.earliest)
-    place = stream.resolve(offset)
+    return offset
+
+
+def locate(log: Log, offset: Offset) -> Position:
+    """The position an offset names in a log or window that holds it. Raises InvalidOffset."""
+    place = resolve_in(log, offset)
     if place is None:
         raise InvalidOffset(
             "offset is not a position in this stream; use a value from Stream-Next-Offset"
@@ -65,14 +75,14 @@ def locate(stream: Stream, token: bytes | None) -> Position:
     return Position(*place)
 
 
-def plan_page(stream: Stream, start: Position, bytes_max: int) -> Page:
-    return Page(start, Position(*stream.log.page_end(start.ordinal, start.byte, bytes_max)))
+def plan_page(log: Log, start: Position, bytes_max: int) -> Page:
+    return Page(start, Position(*log.page_end(start.ordinal, start.byte, bytes_max)))
 
 
-def page_body(stream: Stream, page: Page) -> list[bytes | memoryview]:
+def page_body(log: Log, page: Page, is_json: bool) -> list[bytes | memoryview]:
     """The bytes of a page as they go on the wire, without copying them."""
-    parts = stream.log.slices(page.start.byte, page.end.byte)
-    if not stream.is_json:
+    parts = log.slices(page.start.byte, page.end.byte)
+    if not is_json:
         return parts
     if not parts:
         return [b"[]"]
@@ -95,7 +105,10 @@ def page_headers(stream: Stream, page: Page) -> bytes:
 
 
 class Reads:
-    def __init__(self, engine: Engine, clock: Clock, store_id: str, page_bytes: int) -> None:
+    def __init__(
+        self, engine: Engine, windows: Windows, clock: Clock, store_id: str, page_bytes: int
+    ) -> None:
+        self.windows = windows
         self._engine = engine
         self._clock = clock
         self._tag_prefix = store_id[:8].encode()
@@ -108,6 +121,35 @@ class Reads:
         if stream.ttl_ms is not None:
             self._engine.lifetimes.renew(stream, now_ms)
         return stream
+
+    def with_log(
+        self,
+        request: Request,
+        stream: Stream,
+        offset: Offset,
+        bytes_max: int,
+        then: Callable[[Log], None],
+    ) -> None:
+        """Calls `then` with a log or window that holds the place: now, or once it is loaded.
+
+        When that fails, or when `then` raises a StreamError later, the request is answered so.
+        """
+        log = self.windows.in_memory(stream, offset, bytes_max)
+        if log is not None:
+            then(log)
+            return
+
+        def loaded(window: Log | StreamError) -> None:
+            request.on_disconnect = None
+            if isinstance(window, StreamError):
+                respond_error(request, window)
+                return
+            try:
+                then(window)
+            except StreamError as error:
+                respond_error(request, error)
+
+        request.on_disconnect = self.windows.load(stream, offset, bytes_max, loaded)
 
     def etag(self, stream: Stream, page: Page) -> bytes:
         """Incarnation, range and closure: never the same for different content."""
@@ -123,17 +165,37 @@ class Reads:
         token = query.offset()
         bytes_max = query.max_bytes(self.page_bytes)
         stream = self.find(key)
-        page = plan_page(stream, locate(stream, token), bytes_max)
+        offset = wanted_offset(stream, token)
+        is_now = arguments.is_now(token)
+        if stream.is_in_memory(offset):
+            self._respond_page(request, stream, stream.log, offset, bytes_max, is_now)
+            return
+
+        def respond(log: Log) -> None:
+            self._respond_page(request, stream, log, offset, bytes_max, is_now)
+
+        self.with_log(request, stream, offset, bytes_max, respond)
+
+    def _respond_page(
+        self,
+        request: Request,
+        stream: Stream,
+        log: Log,
+        offset: Offset,
+        bytes_max: int,
+        is_now: bool,
+    ) -> None:
+        page = plan_page(log, locate(log, offset), bytes_max)
         headers = page_headers(stream, page)
-        if arguments.is_now(token):
-            request.respond(200, headers + NO_STORE, page_body(stream, page))
+        if is_now:
+            request.respond(200, headers + NO_STORE, page_body(log, page, stream.is_json))
             return
         etag = self.etag(stream, page)
         headers += CACHEABLE + b"etag: " + etag + b"\r\n"
         if b"if-none-match" in request.headers and arguments.matches_etag(request.headers, etag):
             request.respond(304, headers)
             return
-        request.respond(200, headers, page_body(stream, page))
+        request.respond(200, headers, page_body(log, page, stream.is_json))
 
     def head(self, request: Request, key: bytes) -> None:
         stream = self._engine.find(key, self._clock.now_ms())  # HEAD renews nothing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from typing import NamedTuple
 
 from millstream.api.errors import respond_error
 from millstream.api.reads import NO_STORE, Reads
@@ -25,8 +26,9 @@ from millstream.protocol import content_types
 from millstream.protocol.offsets import BEGINNING_TOKEN, NOW_TOKEN, Offset, decode_offset
 from millstream.state.commands import PublishSnapshot
 from millstream.state.decisions import decide_publish
+from millstream.state.log import Log
 from millstream.state.outcomes import Outcome
-from millstream.state.stream import Snapshot, Stream
+from millstream.state.stream import Snapshot, Stream, resolve_in
 
 
 def is_snapshot_url(url: bytes) -> bool:
@@ -62,11 +64,30 @@ class Snapshots:
         content_type = content_type or content_types.DEFAULT_CONTENT_TYPE
         if not content_types.is_valid(content_type):
             raise InvalidRequest("Content-Type must be a media type such as application/json")
-        now_ms = self._clock.now_ms()
-        stream = self._engine.find(key, now_ms)
-        ordinal, byte = _complete(stream, offset)
+        stream = self._engine.find(key, self._clock.now_ms())
+
+        def publish(log: Log) -> None:
+            self._publish_at(request, stream, _resolve(stream, log, offset), content_type)
+
+        if _needs_look_up(stream, offset):
+            self._reads.with_log(request, stream, offset, 0, publish)
+        else:
+            publish(stream.log)
+
+    def _publish_at(
+        self, request: Request, stream: Stream, place: Place, content_type: bytes
+    ) -> None:
+        ordinal, byte, is_boundary = place
         command = PublishSnapshot(
-            now_ms, stream.stream_id, ordinal, byte, "", content_type, len(request.body), ""
+            self._clock.now_ms(),
+            stream.stream_id,
+            ordinal,
+            byte,
+            "",
+            content_type,
+            len(request.body),
+            "",
+            is_boundary,
         )
         decided = decide_publish(stream, command)
         if isinstance(decided, StreamError) and not _is_current(stream, ordinal):
@@ -95,7 +116,8 @@ class Snapshots:
             respond_error(request, outcome)
             return
         offset = b"%016d_%016d" % (command.ordinal, command.byte)
-        stream = self._engine.machine.by_id[command.stream_id]
+        stream = self._engine.machine.find_by_id(command.stream_id)
+        assert stream is not None
         headers = b"stream-snapshot-offset: %b\r\nstream-next-offset: %b\r\n" % (
             offset,
             stream.tail.encode(),
@@ -139,19 +161,41 @@ def _decode_snapshot_offset(token: bytes) -> Offset:
     return decode_offset(token)
 
 
-def _complete(stream: Stream, offset: Offset) -> tuple[int, int]:
-    """Both units of an offset that was given in one; raises as publishing there would."""
+class Place(NamedTuple):
+    ordinal: int
+    byte: int
+    is_boundary: bool  # somebody looked
+
+
+def _is_beyond(stream: Stream, offset: Offset) -> bool:
     ordinal, byte = offset
+    return (ordinal or 0) > stream.log.tail_ordinal or (byte or 0) > stream.log.tail_byte
+
+
+def _needs_look_up(stream: Stream, offset: Offset) -> bool:
+    """Whether only content that is not in memory tells if a message ends there."""
+    if stream.is_trimmed(offset) or _is_beyond(stream, offset) or stream.is_in_memory(offset):
+        return False
+    current = stream.snapshot
+    return current is None or offset != (current.ordinal, current.byte)
+
+
+def _resolve(stream: Stream, log: Log, offset: Offset) -> Place:
+    """Where the offset leads in the stream; `log` holds the place if the stream does.
+
+    An offset that was given in one unit only is refused here as publishing there would be.
+    """
+    ordinal, byte = offset
+    place = resolve_in(log, offset)
+    if place is not None:
+        return Place(*place, is_boundary=True)
     if ordinal is not None and byte is not None:
-        return ordinal, byte
+        return Place(ordinal, byte, is_boundary=False)
     if stream.is_trimmed(offset):
         raise OffsetGone(stream.earliest)
-    if (ordinal or 0) > stream.log.tail_ordinal or (byte or 0) > stream.log.tail_byte:
+    if _is_beyond(stream, offset):
         raise SnapshotConflict(f"the snapshot's offset is beyond the tail {stream.tail}")
-    place = stream.resolve(offset)
-    if place is None:
-        raise InvalidOffset("the snapshot's offset is not the end of a message")
-    return place
+    raise InvalidOffset("the snapshot's offset is not the end of a message")
 
 
 def _is_current(stream: Stream, ordinal: int) -> bool:

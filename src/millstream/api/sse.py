@@ -1,25 +1,31 @@
 """SSE: subscribers that stay. One encoding of a frame serves everybody at the same place.
 
 A subscriber that reads slowly is not buffered for: it is left where it is and fed from the stream
-again once it reads. One that does not read at all is disconnected by its connection.
+again once it reads. One that does not read at all is disconnected by its connection. One that is so
+far behind that its place is not in memory gets its pages from windows, one at a time, until it has
+caught up with the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from millstream.api.arguments import Query
-from millstream.api.reads import Page, Position, Reads, locate, plan_page
+from millstream.api.reads import Page, Position, Reads, locate, plan_page, wanted_offset
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.errors import InvalidOffset
+from millstream.errors import InvalidOffset, StreamError
 from millstream.http.message import Request
 from millstream.http.streaming import BodyStream, encode_chunk
 from millstream.protocol import content_types, sse
 from millstream.protocol.cursors import current_cursor, decode_cursor, next_cursor
+from millstream.protocol.offsets import Offset
+from millstream.state.log import Log
 from millstream.state.stream import Stream
 
 _FRAMES_KEPT = 8  # per stream: the newest, and a few for those catching up
+_CHARACTER_BYTES_MAX = 4  # so much may be needed behind a page to end it between two characters
 
 Frame = tuple[bytes, bytes]  # as a chunk, and bare for HTTP/1.0
 
@@ -44,6 +50,7 @@ class Subscriptions:
         self.subscribers = 0
         self.heartbeat: Frame = (encode_chunk(sse.HEARTBEAT), sse.HEARTBEAT)
         self.page_bytes = reads.page_bytes
+        self.windows = reads.windows
         self._reads = reads
         self._feeds: dict[int, Feed] = {}
 
@@ -54,14 +61,20 @@ class Subscriptions:
         bytes_max = query.max_bytes(self.page_bytes)
         cursor = decode_cursor(query.one(b"cursor"))
         stream = self._reads.find(key)
-        start = locate(stream, token)
-        headers = b"content-type: text/event-stream\r\ncache-control: no-cache\r\n"
-        if not content_types.is_text(stream.essence):
-            headers += b"stream-sse-data-encoding: base64\r\n"
-        body = request.stream(200, headers)
-        if not body.ended:
-            own_max = bytes_max if bytes_max < self.page_bytes else None
-            Subscriber(self._feed(stream), body, start, own_max, cursor).begin()
+        offset = wanted_offset(stream, token)
+
+        def located(log: Log) -> None:
+            start = locate(log, offset)
+            headers = b"content-type: text/event-stream\r\ncache-control: no-cache\r\n"
+            if not content_types.is_text(stream.essence):
+                headers += b"stream-sse-data-encoding: base64\r\n"
+            body = request.stream(200, headers)
+            if not body.ended:
+                own_max = bytes_max if bytes_max < self.page_bytes else None
+                Subscriber(self._feed(stream), body, start, own_max, cursor).begin(log)
+
+        window_bytes = bytes_max + _CHARACTER_BYTES_MAX
+        self._reads.with_log(request, stream, offset, window_bytes, located)
 
     def _feed(self, stream: Stream) -> Feed:
         feed = self._feeds.get(stream.stream_id)
@@ -106,38 +119,46 @@ class Feed:
             self.shut_down()
             return
         cursor = current_cursor(self.hub.clock.now_ms())
+        log = self.stream.log
         place: Position | None = None
         page: Page | None = None
         chunk = data = b""
         for subscriber in list(self.subscribers):
             if subscriber.body.is_blocked:
                 continue
-            if subscriber.cursor > cursor or subscriber.bytes_max is not None:
+            if (
+                subscriber.cursor > cursor
+                or subscriber.bytes_max is not None
+                or subscriber.position.ordinal < log.held_ordinal
+            ):
                 subscriber.push()
                 continue
             if subscriber.position is not place and subscriber.position != place:
                 place = subscriber.position
-                page = self.next_page(place, None)
+                page = self.next_page(log, place, self.hub.page_bytes)
                 if page is not None:
-                    chunk, data = self.frame(page, cursor)
+                    chunk, data = self.frame(log, page, cursor)
             if page is not None:
                 subscriber.deliver(page, chunk, data)
             else:
                 subscriber.end_if_trimmed()
 
-    def next_page(self, start: Position, bytes_max: int | None) -> Page | None:
-        """The next page, never ending inside a character of text; None: nothing (whole) yet."""
+    def next_page(self, log: Log, start: Position, bytes_max: int) -> Page | None:
+        """The next page, never ending inside a character of text; None: nothing (whole) yet.
+
+        `log` is the stream's own or a window that holds the place.
+        """
         stream = self.stream
         if start.ordinal == stream.log.tail_ordinal and not stream.closed:
             return None
         if start.ordinal < stream.log.first_ordinal:
             return None
-        page = plan_page(stream, start, bytes_max or self.hub.page_bytes)
+        page = plan_page(log, start, bytes_max)
         if self.is_plain_text and not stream.closed:
-            return whole_characters(stream, page)
+            return whole_characters(log, page)
         return page
 
-    def frame(self, page: Page, cursor: int) -> Frame:
+    def frame(self, log: Log, page: Page, cursor: int) -> Frame:
         """Data and control for this page, encoded once for all who are at the same place."""
         up_to_date = page.reaches_tail(self.stream)
         closes = up_to_date and self.stream.closed
@@ -145,14 +166,14 @@ class Feed:
         frame = self._frames.get(key)
         if frame is None:
             control = sse.encode_control(page.end.token, cursor, up_to_date, closes)
-            data = self._encode_data(page) + control
+            data = self._encode_data(log, page) + control
             if len(self._frames) >= _FRAMES_KEPT:
                 self._frames.clear()
             frame = self._frames[key] = (encode_chunk(data), data)
         return frame
 
-    def _encode_data(self, page: Page) -> bytes:
-        parts = self.stream.log.slices(page.start.byte, page.end.byte)
+    def _encode_data(self, log: Log, page: Page) -> bytes:
+        parts = log.slices(page.start.byte, page.end.byte)
         if not parts:
             return b""
         data = b"".join(parts)
@@ -164,7 +185,17 @@ class Feed:
 
 
 class Subscriber:
-    __slots__ = ("_ends_at", "_feed", "_timer", "body", "bytes_max", "cursor", "position")
+    __slots__ = (
+        "_call_off",
+        "_ends_at",
+        "_feed",
+        "_timer",
+        "_widest",
+        "body",
+        "bytes_max",
+        "cursor",
+        "position",
+    )
 
     def __init__(
         self, feed: Feed, body: BodyStream, start: Position, bytes_max: int | None, cursor: int
@@ -175,22 +206,31 @@ class Subscriber:
         self.position = start
         self.bytes_max = bytes_max  # None: the server's page size
         self.cursor = next_cursor(cursor, hub.clock.now_ms())  # never tell the client a lower one
+        self._call_off: Callable[[], None] | None = None  # of the window that is being loaded
+        self._widest = 0  # byte up to which a window was looked through for a whole character
         self._ends_at = hub.loop.time() + hub.lifetime_seconds
         self._timer: asyncio.TimerHandle | None = hub.loop.call_later(
             min(hub.heartbeat_seconds, hub.lifetime_seconds), self._beat
         )
 
-    def begin(self) -> None:
+    def begin(self, log: Log) -> None:
+        """`log` holds the place where the subscriber begins."""
         self.body.on_end = self._forget
         self.body.on_drain = self.push
         self._feed.add(self)
         before = self.position
+        if log is not self._feed.stream.log:
+            self._push_from(log)
         self.push()
         if self.position == before and not self.body.ended:
-            self._write(Page(before, before))  # nothing to deliver: say where the reader stands
+            # Nothing to deliver: say where the reader stands.
+            self._write(log, Page(before, before))
 
     def _forget(self) -> None:
         self._feed.remove(self)
+        if self._call_off is not None:
+            self._call_off()
+            self._call_off = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -201,21 +241,75 @@ class Subscriber:
 
     def push(self) -> None:
         """Writes everything there is, as far as the client can take it."""
-        while not self.body.is_blocked and not self.body.ended:
-            page = self._feed.next_page(self.position, self.bytes_max)
+        log = self._feed.stream.log
+        while not self.body.is_blocked and not self.body.ended and self._call_off is None:
+            if self.position.ordinal < log.held_ordinal:
+                if not self._push_old():
+                    break
+                continue
+            page = self._feed.next_page(log, self.position, self._page_bytes)
             if page is None:
                 self.end_if_trimmed()
                 break
-            self._write(page)
+            self._write(log, page)
+
+    @property
+    def _page_bytes(self) -> int:
+        return self._feed.hub.page_bytes if self.bytes_max is None else self.bytes_max
+
+    def _push_old(self) -> bool:
+        """One page of what the stream's log does not hold; False: it comes later, if at all."""
+        stream, windows = self._feed.stream, self._feed.hub.windows
+        if self.position.ordinal < stream.log.first_ordinal:
+            self.end()
+            return False
+        window_bytes = self._page_bytes + _CHARACTER_BYTES_MAX
+        window = windows.in_memory(stream, Offset(*self.position), window_bytes)
+        if window is None:
+            self._load(window_bytes)
+            return False
+        return self._push_from(window)
+
+    def _load(self, bytes_max: int) -> None:
+        hub = self._feed.hub
+        self._call_off = hub.windows.load(
+            self._feed.stream, Offset(*self.position), bytes_max, self._loaded
+        )
+
+    def _loaded(self, window: Log | StreamError) -> None:
+        self._call_off = None
+        if isinstance(window, StreamError):
+            self.end()  # coming again, the client hears why
+            return
+        if not self.body.is_blocked and self._push_from(window):
+            self.push()
+
+    def _push_from(self, window: Log) -> bool:
+        """Writes one page of this window; False: a wider one must be loaded first."""
+        log = self._feed.stream.log
+        if self.position.ordinal < log.first_ordinal:
+            self.end()
+            return False
+        page = self._feed.next_page(window, self.position, self._page_bytes)
+        if page is None:
+            if window.tail_ordinal == log.tail_ordinal:
+                return False  # a character's rest has not come yet
+            if window.tail_byte > self._widest:
+                self._widest = window.tail_byte
+                self._load(window.tail_byte - self.position.byte + _CHARACTER_BYTES_MAX)
+                return False
+            page = plan_page(window, self.position, self._page_bytes)
+        self._write(window, page)
+        return True
 
     def end_if_trimmed(self) -> None:
         """A snapshot replaced what this reader has not read yet: coming again it hears 410."""
         if self.position.ordinal < self._feed.stream.log.first_ordinal:
             self.end()
 
-    def _write(self, page: Page) -> None:
+    def _write(self, log: Log, page: Page) -> None:
         cursor = max(self.cursor, current_cursor(self._feed.hub.clock.now_ms()))
-        chunk, data = self._feed.frame(page, cursor)
+        chunk, data = self._feed.frame(log, page, cursor)
         self.position = page.end
         self.body.write_chunk(chunk, data)
         self._end_if_complete(page)
@@ -247,25 +341,24 @@ class Subscriber:
         self._timer = hub.loop.call_later(min(hub.heartbeat_seconds, remaining), self._beat)
 
 
-def whole_characters(stream: Stream, page: Page) -> Page | None:
+def whole_characters(log: Log, page: Page) -> Page | None:
     """Moves the page's end to a message boundary that is also a boundary of UTF-8 characters.
 
     Back first; forward when that leaves nothing; None when the character's rest has not come yet.
     """
-    log = stream.log
     for ordinal in range(page.end.ordinal, page.start.ordinal, -1):
         end = Position(ordinal, log.byte_at(ordinal))
-        if not _splits_character(stream, page.start, end):
+        if not _splits_character(log, page.start, end):
             return Page(page.start, end)
         if page.end.byte - end.byte > 3:
             break
     for ordinal in range(page.end.ordinal + 1, log.tail_ordinal + 1):
         end = Position(ordinal, log.byte_at(ordinal))
-        if not _splits_character(stream, page.start, end) or end.byte - page.end.byte > 3:
+        if not _splits_character(log, page.start, end) or end.byte - page.end.byte > 3:
             return Page(page.start, end)
     return None
 
 
-def _splits_character(stream: Stream, start: Position, end: Position) -> bool:
-    tail = b"".join(stream.log.slices(max(start.byte, end.byte - 3), end.byte))
+def _splits_character(log: Log, start: Position, end: Position) -> bool:
+    tail = b"".join(log.slices(max(start.byte, end.byte - 3), end.byte))
     return sse.incomplete_utf8_bytes(tail) > 0

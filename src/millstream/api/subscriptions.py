@@ -16,6 +16,7 @@ import msgspec
 from millstream.api.control import parse_body, respond_json, stream_key_of
 from millstream.api.errors import respond_error
 from millstream.api.paths import CONTROL_ROOT, normal_pattern
+from millstream.api.reads import Reads
 from millstream.api.wakes import WakeRoutes
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
@@ -103,11 +104,11 @@ def parse_route(raw_path: bytes) -> Route | None:
 class SubscriptionRoutes:
     """Everything below `/v1/stream/__ds`."""
 
-    def __init__(self, engine: Engine, clock: Clock, scheme: str) -> None:
+    def __init__(self, engine: Engine, reads: Reads, clock: Clock, scheme: str) -> None:
         self._engine = engine
         self._clock = clock
         self._scheme = scheme
-        wakes = WakeRoutes(engine, clock)
+        wakes = WakeRoutes(engine, reads, clock)
         self._posts: dict[bytes, Callable[[Request, str], None]] = {
             b"streams": self._link,
             b"callback": wakes.callback,

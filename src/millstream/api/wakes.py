@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from millstream.api.control import parse_body, respond_json, stream_key_of
 from millstream.api.errors import respond_error
+from millstream.api.reads import Reads
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.engine.wakes import new_jitter, new_wake_id
@@ -22,11 +24,15 @@ from millstream.errors import (
 )
 from millstream.http.message import Request
 from millstream.limits import WAKE_STREAMS_MAX, WORKER_NAME_BYTES_MAX
-from millstream.protocol.offsets import decode_offset
+from millstream.protocol.offsets import Offset, decode_offset
 from millstream.protocol.wake_tokens import TokenClaims, check_token, issue_token
 from millstream.state.commands import AckWake, ClaimWake, ReleaseWake
+from millstream.state.log import Log
 from millstream.state.outcomes import Outcome
+from millstream.state.stream import Stream, resolve_in
 from millstream.state.subscription import Subscription
+
+Ack = tuple[bytes, int | None, int | None]  # key, ordinal, byte
 
 
 class ClaimBody(msgspec.Struct):
@@ -47,8 +53,9 @@ class AckBody(msgspec.Struct):
 
 
 class WakeRoutes:
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(self, engine: Engine, reads: Reads, clock: Clock) -> None:
         self._engine = engine
+        self._reads = reads
         self._clock = clock
 
     # Claim
@@ -103,15 +110,66 @@ class WakeRoutes:
     def _acknowledge(self, request: Request, subscription_id: str, *, is_webhook: bool) -> None:
         now_ms = self._clock.now_ms()
         body, claims = self._admit(request, subscription_id, now_ms, is_webhook=is_webhook)
-        command = AckWake(
-            now_ms,
-            subscription_id,
-            claims.wake_id,
-            claims.generation,
-            tuple(_decode_ack(item) for item in body.acks),
-            body.done,
-        )
-        self._engine.submit(command, self._acknowledged, (request, command, claims))
+        acks = [_decode_ack(item) for item in body.acks]
+
+        def submit() -> None:
+            command = AckWake(
+                self._clock.now_ms(),
+                subscription_id,
+                claims.wake_id,
+                claims.generation,
+                tuple(acks),
+                body.done,
+            )
+            self._engine.submit(command, self._acknowledged, (request, command, claims))
+
+        self._complete(request, acks, 0, submit)
+
+    def _complete(
+        self, request: Request, acks: list[Ack], first: int, then: Callable[[], None]
+    ) -> None:
+        """Fills in the half that is not given of places that are not in memory.
+
+        An offset that names no place stays as it is: it is refused in its turn.
+        """
+        for index in range(first, len(acks)):
+            key, ordinal, byte = acks[index]
+            offset = Offset(ordinal, byte)
+            stream = self._look_up_in(key, offset)
+            if stream is None:
+                continue
+            window = self._reads.windows.in_memory(stream, offset, 0)
+            if window is None:
+                self._complete_later(request, acks, index, stream, then)
+                return
+            acks[index] = (key, *(resolve_in(window, offset) or offset))
+        then()
+
+    def _complete_later(
+        self,
+        request: Request,
+        acks: list[Ack],
+        index: int,
+        stream: Stream,
+        then: Callable[[], None],
+    ) -> None:
+        key, ordinal, byte = acks[index]
+        offset = Offset(ordinal, byte)
+
+        def loaded(window: Log) -> None:
+            acks[index] = (key, *(resolve_in(window, offset) or offset))
+            self._complete(request, acks, index + 1, then)
+
+        self._reads.with_log(request, stream, offset, 0, loaded)
+
+    def _look_up_in(self, key: bytes, offset: Offset) -> Stream | None:
+        """The stream whose content must tell the other half; None when nobody has to look."""
+        if offset.ordinal is not None and offset.byte is not None:
+            return None
+        stream = self._engine.machine.find(key)
+        if stream is None or stream.deleted or stream.is_trimmed(offset):
+            return None
+        return None if stream.is_in_memory(offset) else stream
 
     def _acknowledged(
         self, waiting: tuple[Request, AckWake, TokenClaims], outcome: Outcome
@@ -170,7 +228,7 @@ def _bearer(request: Request) -> bytes:
     return token.strip()
 
 
-def _decode_ack(item: AckItem) -> tuple[bytes, int | None, int | None]:
+def _decode_ack(item: AckItem) -> Ack:
     try:
         ordinal, byte = decode_offset(item.offset.encode())
         return stream_key_of(item.stream or item.path or ""), ordinal, byte

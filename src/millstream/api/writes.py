@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from millstream.api import arguments
 from millstream.api.errors import respond_error
+from millstream.api.forks import find_fork_place
 from millstream.api.paths import StreamPaths
+from millstream.api.reads import Reads
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
@@ -23,10 +25,13 @@ Waiting = tuple[Request, Stream, Append]
 
 
 class Writes:
-    def __init__(self, engine: Engine, paths: StreamPaths, clock: Clock, scheme: str) -> None:
+    def __init__(
+        self, engine: Engine, reads: Reads, paths: StreamPaths, clock: Clock, scheme: str
+    ) -> None:
         self._engine = engine
+        self._reads = reads
         self._submit = engine.journal.submit
-        self._by_path = engine.machine.by_path
+        self._by_path = engine.machine.residents.by_path
         self._paths = paths
         self._clock = clock
         self._scheme = scheme.encode()
@@ -99,7 +104,7 @@ class Writes:
         command = CreateStream(
             now_ms,
             key,
-            self._content_type(headers, fork, now_ms),
+            self._content_type(headers, fork),
             given.ttl_ms,
             given.expires_at_ms,
             arguments.says_true(headers, b"stream-closed"),
@@ -111,23 +116,42 @@ class Writes:
             command.fork_sub_offset = fork.sub_offset
             if fork.offset is not None:
                 command.fork_ordinal, command.fork_byte = fork.offset
-        for involved in (command.path, command.fork_from):
-            self._settle_lifetime(involved, now_ms)
+        self._settle_lifetimes(command)
         decided = self._engine.machine.decide_create(command)
-        if decided is not None:  # the body does not matter then
+        if _needs_fork_place(command, decided):
+            self._find_fork_place(request, command)
+        elif decided is not None:  # the body does not matter then
             self._created((request, command), decided)
-            return
+        else:
+            self._submit_create(request, command)
+
+    def _find_fork_place(self, request: Request, command: CreateStream) -> None:
+        assert command.fork_from is not None
+        source = self._engine.machine.find(command.fork_from)
+        assert source is not None
+
+        def found() -> None:
+            now_ms = self._clock.now_ms()
+            if now_ms != command.now_ms:  # looking took its time
+                command.now_ms = now_ms
+                self._settle_lifetimes(command)
+            self._submit_create(request, command)
+
+        find_fork_place(self._reads, request, source, command, found)
+
+    def _submit_create(self, request: Request, command: CreateStream) -> None:
         self._add_initial_content(command, request.body)
         self._engine.submit(command, self._created, (request, command))
 
-    def _settle_lifetime(self, key: bytes | None, now_ms: int) -> None:
+    def _settle_lifetimes(self, command: CreateStream) -> None:
         """The journal hears of renewals before it has to decide whether a name is still taken."""
-        stream = None if key is None else self._engine.machine.by_path.get(key)
-        if stream is not None and not stream.deleted:
-            self._engine.lifetimes.confirm_alive(stream, now_ms)
+        for key in (command.path, command.fork_from):
+            stream = None if key is None else self._engine.machine.find(key)
+            if stream is not None and not stream.deleted:
+                self._engine.lifetimes.confirm_alive(stream, command.now_ms)
 
     def _content_type(
-        self, headers: arguments.Headers, fork: arguments.ForkRequest | None, now_ms: int
+        self, headers: arguments.Headers, fork: arguments.ForkRequest | None
     ) -> bytes:
         content_type = headers.get(b"content-type", b"").strip()
         if content_type:
@@ -135,7 +159,7 @@ class Writes:
                 raise InvalidRequest("Content-Type must be a media type such as application/json")
             return content_type
         if fork is not None:
-            source = self._engine.machine.by_path.get(self._source_key(fork.source))
+            source = self._engine.machine.find(self._source_key(fork.source))
             if source is not None:
                 return source.content_type
         return content_types.DEFAULT_CONTENT_TYPE
@@ -157,7 +181,8 @@ class Writes:
         if isinstance(outcome, StreamError):
             respond_error(request, outcome)
             return
-        stream = self._engine.machine.by_path[command.path]
+        stream = self._engine.machine.find(command.path)
+        assert stream is not None
         headers = b"content-type: %b\r\nstream-next-offset: %b\r\n" % (
             stream.content_type,
             stream.tail.encode(),
@@ -186,6 +211,13 @@ class Writes:
             respond_error(request, outcome)
         else:
             request.respond(204, _NO_STORE)
+
+
+def _needs_fork_place(command: CreateStream, decided: Outcome | None) -> bool:
+    """Whether all is well but for the offset, which only a look at the content can judge."""
+    if command.fork_ordinal is None and command.fork_byte is None:
+        return False
+    return decided is None or isinstance(decided, InvalidRequest)
 
 
 def _split_json(command: Append) -> InvalidJson | None:

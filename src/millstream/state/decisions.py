@@ -164,7 +164,7 @@ def fork_places(
     tail = source.log.tail_ordinal, source.log.tail_byte
     if command.fork_ordinal is None and command.fork_byte is None:
         if command.fork_sub_offset:
-            return _beyond_tail()
+            return beyond_tail()
         return tail, tail
     offset = Offset(command.fork_ordinal, command.fork_byte)
     if source.is_trimmed(offset):
@@ -177,10 +177,10 @@ def fork_places(
     if anchor is None:
         return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")
     cut = cut_past(source.log, anchor, command.fork_sub_offset, source.is_json)
-    return _beyond_tail() if cut is None else (anchor, cut)
+    return beyond_tail() if cut is None else (anchor, cut)
 
 
-def _beyond_tail() -> StreamError:
+def beyond_tail() -> StreamError:
     return InvalidRequest("Stream-Fork-Sub-Offset reaches beyond the source's tail")
 
 

@@ -430,10 +430,10 @@ class Subscriptions:
         if stream is None:
             return START if offset == START else None
         log = stream.log
-        if offset.ordinal is not None and offset.byte is not None and stream.is_trimmed(offset):
-            # A snapshot took the place away; it was good when the worker read up to it.
-            is_before = offset.ordinal <= log.first_ordinal and offset.byte <= log.first_byte
-            return (offset.ordinal, offset.byte) if is_before else None
+        if stream.is_trimmed(offset):
+            return _at_most(offset, log.first_ordinal, log.first_byte)
+        if not stream.is_in_memory(offset):
+            return _at_most(offset, log.held_ordinal, log.held_byte)
         return stream.resolve(offset)
 
     def _apply_release(self, command: ReleaseWake) -> Outcome:
@@ -485,6 +485,14 @@ class Subscriptions:
             encode_offset(*self._tail(key)),
             key in subscription.pending,
         )
+
+
+def _at_most(offset: Offset, ordinal: int, byte: int) -> tuple[int, int] | None:
+    """Memory cannot tell whether it is a boundary; it was one when the worker read up to it."""
+    if offset.ordinal is None or offset.byte is None:
+        return None
+    is_before = offset.ordinal <= ordinal and offset.byte <= byte
+    return (offset.ordinal, offset.byte) if is_before else None
 
 
 def _not_found() -> StreamError:
