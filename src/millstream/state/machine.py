@@ -61,6 +61,7 @@ class StateMachine:
         self.residents = Residents(shelf, is_tail_lost=is_tail_lost)
         self.find = self.residents.find
         self.find_by_id = self.residents.find_by_id
+        self.look_up = self.residents.look_up
         self.by_id = self.residents.by_id
         self.births = 0  # streams ever created
         self.names = Namespace(shelf)
