@@ -175,7 +175,7 @@ def _build_handlers(
     loop, clock = asyncio.get_running_loop(), engine.clock
     reads = Reads(engine, windows, clock, store_id, config.page_bytes)
     return Handlers(
-        writes=Writes(engine, paths, clock, scheme),
+        writes=Writes(engine, reads, paths, clock, scheme),
         reads=reads,
         long_polls=LongPolls(engine, reads, clock, loop, config.long_poll_timeout),
         subscriptions=Subscriptions(
@@ -185,7 +185,7 @@ def _build_handlers(
         snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock),
-        control=SubscriptionRoutes(engine, clock, scheme),
+        control=SubscriptionRoutes(engine, reads, clock, scheme),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from itertools import islice
 
 import msgspec
 
@@ -110,7 +111,8 @@ class NamespaceApi:
         limit = _limit(query, LIST_LIMIT_MAX, default=100)
         start = _whole_number(query, b"offset", 0)
         machine, now_ms = self._engine.machine, self._clock.now_ms()
-        streams = (machine.find(key) for key in machine.names.keys_at(start, limit))
+        keys = islice(machine.names.keys_from(b""), start, start + limit)
+        streams = (machine.find(key) for key in keys)
         body = [
             _descriptor(stream)
             for stream in streams
