@@ -225,6 +225,21 @@ class _Deadline:
         return self._end - time.monotonic()
 
 
+_pid_of_threads: int | None = None  # the process in which obstore has started its threads
+
+
+def _refuse_after_fork() -> None:
+    """obstore's threads do not survive a fork: a request of the child would wait for ever."""
+    global _pid_of_threads
+    if _pid_of_threads is None:
+        _pid_of_threads = os.getpid()
+    elif _pid_of_threads != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one that had used the object store; "
+            "start it by spawn, or fork before the first use"
+        )
+
+
 class RemoteObjects:
     """Names and sizes are checked already; `count` hears of every request sent."""
 
@@ -353,7 +368,7 @@ class RemoteObjects:
                 pages = None
                 raise
 
-        while page := self._run("list", prefix, attempt, self._deadline()):
+        while page := self._run("list", prefix + "/", attempt, self._deadline()):
             for entry in page:
                 modified_ms = int(entry["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(entry["path"], entry["size"], modified_ms)
@@ -369,13 +384,14 @@ class RemoteObjects:
         deadline: _Deadline,
     ) -> Result:
         """The result of the first try that gets one. Raises our errors only."""
+        _refuse_after_fork()
         wait_seconds, cause = BACKOFF_SECONDS, "no time for a try"
         last: Exception | None = None
         while (client := self._client_within(deadline.seconds_left())) is not None:
             self._count(kind)
             try:
                 return attempt(client)
-            except (BaseError, FileNotFoundError, OSError, _ShortAnswer) as error:
+            except (BaseError, OSError, _ShortAnswer) as error:
                 self._raise_if_final(kind, name, error)
                 cause, last = _cause_of(error), error
             wait = wait_seconds * self._waits.uniform(0.5, 1)

@@ -265,6 +265,17 @@ def test_a_folder_somebody_else_made_is_synced_all_the_same(
     ]
 
 
+def test_what_was_deleted_stays_deleted_after_a_power_cut(
+    store: ObjectStore, syscalls: Syscalls
+) -> None:
+    for name in ("s/a", "s/b", "t/a"):
+        store.put(name, b"data")
+    syscalls.seen.clear()
+    store.delete(["s/a", "s/b", "s/a/x", "never/was", "t/a"])
+    assert syscalls.seen[:3] == [("unlink", f"cold/{name}") for name in ("s/a", "s/b", "t/a")]
+    assert sorted(syscalls.seen[3:]) == [("fsync", "cold/s"), ("fsync", "cold/t")]
+
+
 def test_put_if_absent_syncs_the_name_it_found_too(store: ObjectStore, syscalls: Syscalls) -> None:
     assert store.put_if_absent("s/a", b"data")
     syscalls.seen.clear()
