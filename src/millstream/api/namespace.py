@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from itertools import islice
 
 import msgspec
 
@@ -111,8 +110,7 @@ class NamespaceApi:
         limit = _limit(query, LIST_LIMIT_MAX, default=100)
         start = _whole_number(query, b"offset", 0)
         machine, now_ms = self._engine.machine, self._clock.now_ms()
-        keys = islice(machine.names.keys_from(b""), start, start + limit)
-        streams = (machine.find(key) for key in keys)
+        streams = (machine.find(key) for key in machine.names.keys_at(start, limit))
         body = [
             _descriptor(stream)
             for stream in streams
