@@ -8,7 +8,7 @@ import errno
 import secrets
 import signal
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import structlog
@@ -16,6 +16,7 @@ import structlog
 from millstream.api.app import App, Handlers, fixed_headers
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
+from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics
@@ -227,6 +228,13 @@ class ColdTier:
         await self.checkpointer.close()
 
 
+def _operator_routes(
+    engine: Engine, cold: ColdTier | None
+) -> tuple[tuple[bytes, Callable[[Request], None]], ...]:
+    flush_cold = FlushCold(engine, None if cold is None else cold.flusher)
+    return ((FLUSH_COLD_ROOT, flush_cold.handle),)
+
+
 @contextlib.asynccontextmanager
 async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
@@ -241,7 +249,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
     windows = _build_windows(config, storage)
     handlers = _build_handlers(config, engine, blobs, windows, paths, storage.store_id, scheme)
-    app = App(paths, handlers)
+    app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)))
     wakes = Wakes(engine, Couriers(loop))
     server = Server(
         app,

@@ -16,6 +16,13 @@ from tests.support.http import Client
 
 START_SECONDS_MAX = 30.0
 
+# Nearly everything is cold: each append is flushed, every few are checkpointed, streams leave
+# memory, and what is read is rarely still in the cache.
+MOSTLY_COLD = (
+    *("--hot-bytes", "1MiB", "--flush-bytes", "1", "--cold-cache-bytes", "1MiB"),
+    *("--checkpoint-wal-bytes", "16KiB", "--resident-streams", "8", "--log-level", "warning"),
+)
+
 
 def free_port() -> int:
     with socket.socket() as probe:

@@ -100,11 +100,22 @@ class Flusher:
         hot_bytes = self._changes.hot_bytes
         total = sum(hot_bytes)
         limits = self._limits
-        self._engine.is_over_budget = total >= limits.hot_bytes
+        if total >= limits.hot_bytes or self._engine.full_shards:
+            self._mark_full(total)
         if total + self._held_bytes > limits.hot_bytes:
             self._drop_held(limits.hot_bytes - total)
         if total * 2 >= limits.hot_bytes or max(hot_bytes) >= limits.shard_bytes:
             self._plan()
+
+    def _mark_full(self, total: int) -> None:
+        """Shards that hold more than their share of a used-up budget take no more."""
+        hot_bytes, full = self._changes.hot_bytes, frozenset[int]()
+        if total >= self._limits.hot_bytes:
+            share = self._limits.hot_bytes // len(hot_bytes)
+            full = frozenset(shard for shard, hot in enumerate(hot_bytes) if hot >= share)
+        if bool(full) != bool(self._engine.full_shards):
+            log.warning("appends wait for the cold store" if full else "appends go on")
+        self._engine.full_shards = full
 
     def _look_at_ages(self) -> None:
         now_ms = self._engine.clock.now_ms()

@@ -69,6 +69,17 @@ class Residents:
         image = self._shelf.find_by_id(stream_id)
         return None if image is None else self._restore(image)
 
+    def look_up(self, path: bytes) -> Stream | None:
+        """To be looked at only: one that is at rest stays there."""
+        stream = self.by_path.get(path)
+        if stream is not None:
+            return stream
+        image = self._shelf.find(path)
+        if image is None:
+            return None
+        stream, _ = restore_stream(image)
+        return None if stream.stream_id in self.removed else stream
+
     def _restore(self, image: bytes) -> Stream | None:
         stream, missing_bytes = restore_stream(image)
         if missing_bytes:
