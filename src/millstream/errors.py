@@ -246,6 +246,20 @@ class ResultRefused(StreamError):
     """What the job made is not what the catalog says it must be."""
 
     code = "result_refused"
+class DamagedSegment(StreamError):
+    """An object of the cold tier does not hold what was written to it. None of it was served."""
+
+    code = "DAMAGED_SEGMENT"
+
+    def __init__(self, name: str, place: str, expected: str, found: str) -> None:
+        super().__init__(
+            f"{name} is damaged: {place} should be {expected}, found {found}. "
+            "Restore the object from a backup or a replica of the bucket."
+        )
+        self.name = name
+        self.place = place
+        self.expected = expected
+        self.found = found
 
 
 class StartupError(Exception):

@@ -41,3 +41,6 @@ WEBHOOK_THREADS = 16  # webhooks under way at once; each waits for somebody else
 WEBHOOK_SECONDS_MAX = 30.0  # one attempt, from the look-up of the name to the end of the answer
 WEBHOOK_ANSWER_BYTES_MAX = 64 * KIB  # of a receiver's answer are read; it only has to say done
 RETRY_MS_MIN, RETRY_MS_MAX = 1000, 60_000  # the protocol's
+
+ROW_GROUP_BYTES = MIB  # of wire bytes; the least that a cold read fetches: large enough for zstd, small for one message
+ROW_GROUP_ROWS_MAX = 64 * KIB  # a decoded row costs 40 bytes beside its message, however short

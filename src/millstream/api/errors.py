@@ -45,6 +45,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.OffsetGone: 410,
     errors.BodyTooLarge: 413,
     errors.AppendOutcomeUnknown: 500,
+    errors.DamagedSegment: 500,
     errors.Overloaded: 503,
     errors.StorageFull: 503,
     errors.ShuttingDown: 503,

@@ -1,0 +1,374 @@
+"""Segments: Parquet objects that hold runs of many streams (docs/formats/segment.md shows them).
+
+magic | row group … row group | footer | footer length u32 | magic
+
+Rows are sorted by stream and ordinal. Here they are written; segment_footer.py next door reads the
+footer and checks what the row groups hold. A *wire form* is what readers of a stream get: the
+messages one behind the other, in JSON mode each with a comma behind it. The rows hold the messages
+without the comma, `byte_end` and the runs count with it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millstream import __version__
+from millstream.formats.runs import Run
+from millstream.formats.segment_footer import seal_footer, unsealed_metadata
+from millstream.formats.wal import crc32c
+from millstream.limits import MIB, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+Block = tuple[bytes, "array[int] | None", "int | array[int]"]
+"""Wire bytes; array("I") with the end of each message in them, None for exactly one message;
+the append time in milliseconds of all its messages, or array("Q") with the time of each."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field("stream_id", pa.int64(), nullable=False),
+        pa.field("stream", pa.utf8(), nullable=False),
+        pa.field("ordinal", pa.int64(), nullable=False),
+        pa.field("byte_end", pa.int64(), nullable=False),
+        pa.field("append_ms", pa.timestamp("ms", "UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("is_json", pa.bool_(), nullable=False),
+        pa.field("data", pa.binary(), nullable=False),
+    ]
+)
+
+# Level 1: on JSON of 256 bytes it is twice as fast as level 3 and no larger.
+_ZSTD_LEVEL = 1
+_PAGE_BYTES = 2 * MIB  # more than a row group, so that a column is one page there
+_COMMA = ord(",")
+_NO_BYTES = pa.scalar(b"", pa.binary())
+_COMMA_BYTES = pa.scalar(b",", pa.binary())
+
+
+class Content(NamedTuple):
+    """What a segment shall hold of one stream: contiguous messages from a boundary on."""
+
+    stream_id: int
+    path: bytes
+    is_json: bool
+    first_ordinal: int
+    first_byte: int
+    blocks: Sequence[Block]
+
+
+class EncodedSegment(NamedTuple):
+    data: bytes
+    runs: list[Run]  # in the order of their rows
+    rows: int
+    footer_bytes: int  # from the start of the footer to the end of the data
+
+
+def encode_segment(contents: Iterable[Content], *, store_id: str, shard: int) -> EncodedSegment:
+    """A whole segment. `contents` come in the order of their stream ids, each stream once."""
+    rows = _Rows(list(contents))
+    writer = _Writer(store_id, shard)
+    for first, last in _row_groups(rows.wire_ends, rows.stream_ids, whole=True):
+        writer.write(rows.columns(first, last), rows.wire_of(first, last))
+    return writer.finish()
+
+
+class SegmentBuilder:
+    """Writes a segment from rows as they are read from other segments.
+
+    The segment and its runs are the same however the rows are cut into tables.
+    """
+
+    def __init__(self, store_id: str, shard: int) -> None:
+        self._writer = _Writer(store_id, shard)
+        self._pending: list[pa.Table] = []
+        self._pending_bytes = 0
+        self._pending_rows = 0
+        self._last = (-1, -1)
+
+    def add(self, table: pa.Table | pa.RecordBatch) -> None:
+        """Rows in the order of stream id and ordinal, behind all that were added before."""
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        if table.num_rows == 0:
+            return
+        table = table.select(SCHEMA.names).cast(SCHEMA)
+        self._check_order(table)
+        self._pending.append(table)
+        self._pending_bytes += table.nbytes
+        self._pending_rows += table.num_rows
+        if self._pending_bytes >= 4 * ROW_GROUP_BYTES or self._pending_rows > ROW_GROUP_ROWS_MAX:
+            self._write_pending(whole=False)
+
+    def finish(self) -> EncodedSegment:
+        self._write_pending(whole=True)
+        return self._writer.finish()
+
+    def _check_order(self, table: pa.Table) -> None:
+        stream_ids, ordinals = _int64s(table["stream_id"]), _int64s(table["ordinal"])
+        ascends = (stream_ids[1:] > stream_ids[:-1]) | (
+            (stream_ids[1:] == stream_ids[:-1]) & (ordinals[1:] > ordinals[:-1])
+        )
+        first = (int(stream_ids[0]), int(ordinals[0]))
+        if first <= self._last or not ascends.all():
+            raise ValueError("rows of a segment must be sorted by stream_id and ordinal")
+        self._last = (int(stream_ids[-1]), int(ordinals[-1]))
+
+    def _write_pending(self, whole: bool) -> None:
+        if not self._pending:
+            return
+        table = pa.concat_tables(self._pending)
+        sizes = _int64s(pc.binary_length(table["data"]).cast(pa.int64()))
+        wire_ends = np.zeros(table.num_rows + 1, np.int64)
+        np.cumsum(sizes + _bools(table["is_json"]), out=wire_ends[1:])
+        written = 0
+        for first, last in _row_groups(wire_ends, _int64s(table["stream_id"]), whole):
+            columns = pa.Table.slice(table, first, last - first).combine_chunks().to_batches()
+            assert len(columns) == 1  # a row group is far below the 2 GiB of an Arrow array
+            self._writer.write(columns[0], wire_form(columns[0]))
+            written = last
+        rest = table.slice(written)
+        self._pending = [rest] if rest.num_rows else []
+        self._pending_bytes = int(wire_ends[-1] - wire_ends[written])
+        self._pending_rows = rest.num_rows
+
+
+class Wire(NamedTuple):
+    """The wire form of consecutive rows."""
+
+    data: bytes
+    ends: Int64s  # one more than rows: where each begins, and the end of the last
+
+
+def wire_form(columns: pa.RecordBatch) -> Wire:
+    """The wire form of rows, from their columns `is_json` and `data`."""
+    data, is_json = columns["data"], columns["is_json"]
+    json_rows = is_json.true_count
+    if json_rows == len(data):
+        data = pc.binary_join_element_wise(data, _NO_BYTES, _COMMA_BYTES)
+    elif json_rows:
+        commas = pc.if_else(is_json, _COMMA_BYTES, _NO_BYTES)
+        data = pc.binary_join_element_wise(data, commas, _NO_BYTES)
+    ends = _offsets(data)
+    first, last = int(ends[0]), int(ends[-1])
+    buffer = data.buffers()[2]
+    wire = b"" if buffer is None else buffer.slice(first, last - first).to_pybytes()
+    return Wire(wire, ends.astype(np.int64) - first)
+
+
+def _offsets(data: pa.Array) -> npt.NDArray[np.int32]:
+    offsets = np.frombuffer(data.buffers()[1], np.int32)
+    return offsets[data.offset : data.offset + len(data) + 1]
+
+
+class _Rows:
+    """The rows of many contents: the wire bytes in one piece, everything else in arrays."""
+
+    def __init__(self, contents: Sequence[Content]) -> None:
+        blocks = [block for content in contents for block in content.blocks]
+        datas = [data for data, _, _ in blocks]
+        counts = np.array([1 if ends is None else len(ends) for _, ends, _ in blocks], np.int64)
+        sizes = np.fromiter(map(len, datas), np.int64, len(datas))
+        blocks_of = np.array([len(content.blocks) for content in contents], np.int64)
+        block_starts = np.cumsum(sizes) - sizes
+        block_rows = np.cumsum(counts) - counts
+
+        self.wire = b"".join(datas)
+        rows = int(counts.sum())
+        self.wire_ends = np.zeros(rows + 1, np.int64)
+        self.wire_ends[1:] = _message_ends(blocks, counts, sizes)
+        self.wire_ends[1:] += np.repeat(block_starts, counts)
+        self.times = _message_times(blocks, counts)
+
+        # Contents without blocks have no rows, so their places below do not matter.
+        first_blocks = np.minimum(np.cumsum(blocks_of) - blocks_of, max(len(blocks) - 1, 0))
+        row_counts = np.zeros(len(contents), np.int64)
+        np.add.at(row_counts, np.repeat(np.arange(len(contents)), blocks_of), counts)
+        self.content_of = np.repeat(np.arange(len(contents)), row_counts)
+        stream_ids = np.array([content.stream_id for content in contents], np.int64)
+        assert (stream_ids[1:] > stream_ids[:-1]).all(), "contents come in stream order"
+        first_ordinals = np.array([content.first_ordinal for content in contents], np.int64)
+        first_bytes = np.array([content.first_byte for content in contents], np.int64)
+        if rows:
+            first_ordinals -= block_rows[first_blocks]
+            first_bytes -= block_starts[first_blocks]
+        self.stream_ids = stream_ids[self.content_of]
+        self.ordinals = np.arange(rows) + first_ordinals[self.content_of]
+        self.byte_ends = self.wire_ends[1:] + first_bytes[self.content_of]
+        self.is_json = np.array([content.is_json for content in contents], bool)[self.content_of]
+        self.paths = pa.array([content.path for content in contents], pa.binary()).cast(pa.utf8())
+        self._check_commas()
+
+    def _check_commas(self) -> None:
+        wire = np.frombuffer(self.wire, np.uint8)
+        assert (wire[self.wire_ends[1:][self.is_json] - 1] == _COMMA).all(), "JSON has commas"
+
+    def columns(self, first: int, last: int) -> pa.RecordBatch:
+        rows = slice(first, last)
+        is_json = pa.array(self.is_json[rows])
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(self.stream_ids[rows]),
+                self.paths.take(pa.array(self.content_of[rows])),
+                pa.array(self.ordinals[rows]),
+                pa.array(self.byte_ends[rows]),
+                pa.array(self.times[rows]).view(SCHEMA.field("append_ms").type),
+                pa.nulls(last - first, pa.binary()),
+                is_json,
+                self._messages(first, last, is_json),
+            ],
+            schema=SCHEMA,
+        )
+
+    def _messages(self, first: int, last: int, is_json: pa.BooleanArray) -> pa.Array:
+        """Column `data`: the messages without their commas."""
+        ends = self.wire_ends[first : last + 1]
+        begin = int(ends[0])
+        offsets = pa.py_buffer((ends - begin).astype(np.int32))
+        wire = pa.py_buffer(self.wire).slice(begin, int(ends[-1]) - begin)
+        messages = pa.Array.from_buffers(pa.binary(), last - first, [None, offsets, wire])
+        json_rows = is_json.true_count
+        if json_rows == 0:
+            return messages
+        cut = pc.binary_slice(messages, 0, -1)
+        return cut if json_rows == last - first else pc.if_else(is_json, cut, messages)
+
+    def wire_of(self, first: int, last: int) -> Wire:
+        ends = self.wire_ends[first : last + 1]
+        return Wire(self.wire[ends[0] : ends[-1]], ends - ends[0])
+
+
+def _message_ends(blocks: Sequence[Block], counts: Int64s, sizes: Int64s) -> Int64s:
+    """The end of every message, relative to its block."""
+    message_ends = np.repeat(sizes, counts)
+    several = [ends is not None for _, ends, _ in blocks]
+    if any(several):
+        joined = b"".join([ends for _, ends, _ in blocks if ends is not None])
+        message_ends[np.repeat(several, counts)] = np.frombuffer(joined, np.uint32)
+    return message_ends
+
+
+def _message_times(blocks: Sequence[Block], counts: Int64s) -> Int64s:
+    single = [time if isinstance(time, int) else 0 for _, _, time in blocks]
+    message_times = np.repeat(np.array(single, np.int64), counts)
+    several = [not isinstance(time, int) for _, _, time in blocks]
+    if any(several):
+        joined = b"".join([time for _, _, time in blocks if not isinstance(time, int)])
+        message_times[np.repeat(several, counts)] = np.frombuffer(joined, np.int64)
+    return message_times
+
+
+def _row_groups(wire_ends: Int64s, stream_ids: Int64s, whole: bool) -> Iterable[tuple[int, int]]:
+    """First and last row of each row group; without `whole` only of those that are full.
+
+    A row group ends where the next message would make it too large, or in front of the stream of
+    that message when that leaves it at least half full: fewer streams are in two row groups.
+    """
+    first, rows = 0, len(stream_ids)
+    while first < rows:
+        limit = wire_ends[first] + ROW_GROUP_BYTES
+        last = int(np.searchsorted(wire_ends, limit, "right")) - 1
+        last = min(max(last, first + 1), first + ROW_GROUP_ROWS_MAX)
+        if last >= rows:
+            if not whole:
+                return
+            last = rows
+        elif stream_ids[last] == stream_ids[last - 1]:
+            border = int(np.searchsorted(stream_ids, stream_ids[last]))
+            if border > first and wire_ends[border] - wire_ends[first] >= ROW_GROUP_BYTES // 2:
+                last = border
+        yield first, last
+        first = last
+
+
+class _Writer:
+    """Writes row groups, and notes the runs that are in them."""
+
+    def __init__(self, store_id: str, shard: int) -> None:
+        self._store_id = store_id
+        self._shard = shard
+        self._sink = pa.BufferOutputStream()
+        self._file = pq.ParquetWriter(
+            self._sink,
+            SCHEMA,
+            compression="zstd",
+            compression_level=_ZSTD_LEVEL,
+            use_dictionary=["stream"],
+            column_encoding=dict.fromkeys(
+                ("stream_id", "ordinal", "byte_end", "append_ms"), "DELTA_BINARY_PACKED"
+            ),
+            write_statistics=["stream_id", "ordinal"],
+            sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(2)],
+            data_page_size=_PAGE_BYTES,
+            max_rows_per_page=ROW_GROUP_ROWS_MAX,
+            write_page_checksum=True,
+            store_schema=False,
+        )
+        self._borders = [self._sink.tell()]
+        self._runs: list[Run] = []
+        self._rows = 0
+
+    def write(self, columns: pa.RecordBatch, wire: Wire) -> None:
+        """One row group."""
+        self._runs += _runs(columns, wire, len(self._borders) - 1)
+        self._rows += columns.num_rows
+        self._file.write_batch(columns, row_group_size=columns.num_rows)
+        self._borders.append(self._sink.tell())
+
+    def finish(self) -> EncodedSegment:
+        row_groups = len(self._borders) - 1
+        self._file.add_key_value_metadata(
+            unsealed_metadata(self._store_id, self._shard, __version__, row_groups)
+        )
+        self._file.close()
+        data = seal_footer(self._sink.getvalue(), self._borders)
+        return EncodedSegment(data, self._runs, self._rows, len(data) - self._borders[-1])
+
+
+def _runs(columns: pa.RecordBatch, wire: Wire, row_group: int) -> list[Run]:
+    """A run ends where the stream does, and where messages between two rows are elsewhere."""
+    stream_ids, ordinals = _int64s(columns["stream_id"]), _int64s(columns["ordinal"])
+    ends = _int64s(columns["byte_end"])
+    begins = ends - np.diff(wire.ends)
+    joined = (
+        (stream_ids[1:] == stream_ids[:-1])
+        & (ordinals[1:] == ordinals[:-1] + 1)
+        & (begins[1:] == ends[:-1])
+    )
+    firsts = np.concatenate(([0], np.flatnonzero(~joined) + 1))
+    lasts = np.append(firsts[1:], len(ends))
+    wire_firsts, wire_lasts = wire.ends[firsts], wire.ends[lasts]
+    data = wire.data
+    crcs = [
+        crc32c(data[first:last])
+        for first, last in zip(wire_firsts.tolist(), wire_lasts.tolist(), strict=True)
+    ]
+    return list(
+        map(
+            Run,
+            stream_ids[firsts].tolist(),
+            ordinals[firsts].tolist(),
+            begins[firsts].tolist(),
+            (lasts - firsts).tolist(),
+            (wire_lasts - wire_firsts).tolist(),
+            [row_group] * len(crcs),
+            firsts.tolist(),
+            crcs,
+        )
+    )
+
+
+def _int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:
+    return column.to_numpy()
+
+
+def _bools(column: pa.Array | pa.ChunkedArray) -> Bools:
+    return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(False)
