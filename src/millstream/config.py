@@ -21,6 +21,9 @@ _COUNT = re.compile(r"[0-9]{1,12}")
 _SIZE = re.compile(r"([0-9]{1,15})\s*(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB)", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(|ms|s|m|h)")
+_STORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
+_KEYED_SCHEMES = ("s3", "s3a", "gs", "https")  # in others an @ separates container and account
+_ENDPOINT = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")
 _SECONDS_FACTOR = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
 
 
@@ -73,9 +76,41 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _setting(default: Any, parse: Callable[[str], Any], shape: str, text: str) -> Any:
-    metadata = {"parse": parse, "shape": shape, "help": text}
-    return field(default=default, metadata=metadata)
+def parse_cold(text: str) -> str:
+    """A place for objects. What stands behind the scheme is checked when it is opened."""
+    if text == "" or text.startswith("file:///"):
+        return text
+    scheme, _, rest = text.partition(":")
+    if scheme == "fs" and rest and (rest.startswith("///") or not rest.startswith("//")):
+        return text
+    if "@" in rest and scheme in _KEYED_SCHEMES:
+        raise InvalidSetting("no keys in the URL; give --cold-access-key-id and its secret")
+    if scheme not in _STORE_SCHEMES or not rest.startswith("//") or not rest.strip("/"):
+        raise InvalidSetting(
+            f"{text!r} is not a place for objects such as fs:/var/lib/cold, s3://bucket/prefix, "
+            "gs://bucket/prefix or az://container/prefix"
+        )
+    return text
+
+
+def parse_endpoint(text: str) -> str:
+    if text and not _ENDPOINT.fullmatch(text):
+        raise InvalidSetting(f"{text!r} is not an address such as https://s3.example.org:9000")
+    return text.rstrip("/")
+
+
+def _setting(
+    default: Any,
+    parse: Callable[[str], Any],
+    shape: str,
+    text: str,
+    *,
+    default_text: str = "",
+    secret: bool = False,
+) -> Any:
+    """`default_text` describes a default that depends; a secret stays out of every printed form."""
+    metadata = {"parse": parse, "shape": shape, "help": text, "default_text": default_text}
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 @dataclass(frozen=True)
@@ -135,6 +170,52 @@ class Config:
     checkpoint_wal_bytes: int = _setting(
         256 * MIB, parse_size, "SIZE", "log growth after which the state is checkpointed"
     )
+    cold: str = _setting(
+        "",
+        parse_cold,
+        "URL",
+        "where history goes: fs:DIR, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix",
+        default_text="folder cold in the data folder",
+    )
+    cold_endpoint: str = _setting(
+        "",
+        parse_endpoint,
+        "URL",
+        "address of an S3 server that is not Amazon's, such as http://127.0.0.1:8333",
+        default_text="AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL",
+    )
+    cold_region: str = _setting(
+        "",
+        str,
+        "REGION",
+        "region of the S3 bucket",
+        default_text="AWS_REGION or AWS_DEFAULT_REGION",
+    )
+    cold_access_key_id: str = _setting(
+        "", str, "ID", "S3 access key", default_text="AWS_ACCESS_KEY_ID", secret=True
+    )
+    cold_secret_access_key: str = _setting(
+        "",
+        str,
+        "SECRET",
+        "its secret; others on the machine can read flags, so prefer the variable",
+        default_text="AWS_SECRET_ACCESS_KEY",
+        secret=True,
+    )
+    cold_session_token: str = _setting(
+        "",
+        str,
+        "TOKEN",
+        "session token, when the key is a temporary one",
+        default_text="AWS_SESSION_TOKEN",
+        secret=True,
+    )
+    cold_timeout: float = _setting(
+        30.0,
+        parse_seconds,
+        "TIME",
+        "how long one object-store operation may take, with all its retries",
+    )
     tls_cert: Path | None = _setting(
         None, Path, "FILE", "certificate chain (PEM); turns on HTTPS together with --tls-key"
     )
@@ -193,7 +274,27 @@ def build_config(
                 raise InvalidSetting(f"{source}: {error}") from None
     config = Config(**values)
     _check_together(config)
-    return config
+    return _with_aws_variables(config, environment)
+
+
+def _with_aws_variables(config: Config, environment: Mapping[str, str]) -> Config:
+    """What S3 needs and our own settings leave open. A key is only completed by its own parts."""
+    if not config.cold.startswith(("s3:", "s3a:")):
+        return config
+
+    def first(*names: str) -> str:
+        return next((environment[name] for name in names if environment.get(name)), "")
+
+    found: dict[str, Any] = {}
+    if not config.cold_endpoint:
+        found["cold_endpoint"] = first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    if not config.cold_region:
+        found["cold_region"] = first("AWS_REGION", "AWS_DEFAULT_REGION")
+    if not config.cold_access_key_id:
+        found["cold_access_key_id"] = first("AWS_ACCESS_KEY_ID")
+        found["cold_secret_access_key"] = first("AWS_SECRET_ACCESS_KEY")
+        found["cold_session_token"] = first("AWS_SESSION_TOKEN")
+    return dataclasses.replace(config, **found)
 
 
 def _check_together(config: Config) -> None:
@@ -203,3 +304,18 @@ def _check_together(config: Config) -> None:
         raise InvalidSetting("--wal-segment-bytes must be at least 4KiB")
     if config.page_bytes < 1:
         raise InvalidSetting("--page-bytes must be at least 1")
+    _check_cold(config)
+
+
+def _check_cold(config: Config) -> None:
+    if config.cold_timeout < 0.1:
+        raise InvalidSetting("--cold-timeout must be at least 100ms")
+    if bool(config.cold_access_key_id) != bool(config.cold_secret_access_key):
+        raise InvalidSetting("--cold-access-key-id and --cold-secret-access-key go together")
+    if config.cold_session_token and not config.cold_access_key_id:
+        raise InvalidSetting("--cold-session-token needs --cold-access-key-id")
+    for_s3 = config.cold_endpoint or config.cold_region or config.cold_access_key_id
+    if for_s3 and not config.cold.startswith(("s3:", "s3a:")):
+        raise InvalidSetting(
+            "--cold-endpoint, --cold-region and the keys need --cold s3://bucket/prefix"
+        )

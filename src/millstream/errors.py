@@ -277,3 +277,31 @@ class DamagedData(StartupError):
         )
         self.file = file
         self.position = position
+
+
+# The object store. Outside its room these are all that is ever seen of its failures.
+
+
+class ObjectStoreError(OSError):
+    """An operation on the object store did not succeed; the message names it and the object."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class StoreUnavailable(ObjectStoreError):
+    """The store did not answer, or not usably, until the deadline. Whether a write happened is
+    unknown; a later try may succeed."""
+
+
+class StoreRefused(StoreUnavailable):
+    """The store will go on refusing until somebody changes a setting; the message says which."""
+
+
+class ObjectMissing(ObjectStoreError):
+    """There is no such object."""
+
+
+class ObjectTooShort(ObjectStoreError):
+    """The object ends before the range that was asked for."""

@@ -35,6 +35,8 @@ def _row(setting: dataclasses.Field[Any]) -> str:
 
 def describe_default(setting: dataclasses.Field[Any]) -> str:
     """The default as a person would write it."""
+    if setting.metadata["default_text"]:
+        return str(setting.metadata["default_text"])
     value: Any = setting.default
     if value is None or value is False:
         return "off" if value is False else "none"

@@ -10,6 +10,10 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from millstream.errors import ObjectMissing
+from millstream.tier.object_names import check_prefix
+from millstream.tier.objects import ObjectStore
+
 _NEW_SUFFIX = ".new"
 
 
@@ -83,3 +87,27 @@ class FileBlobs:
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self._folder.iterdir())
+
+
+class ObjectBlobs:
+    """One object per blob below a folder of names. Raises what the store raises: OSErrors."""
+
+    def __init__(self, store: ObjectStore, prefix: str = "snapshots/") -> None:
+        self._store = store
+        self._prefix = check_prefix(prefix) + "/"
+
+    def store(self, name: str, data: bytes) -> None:
+        self._store.put(self._prefix + name, data)
+
+    def load(self, name: str) -> bytes | None:
+        try:
+            return self._store.get(self._prefix + name)
+        except ObjectMissing:
+            return None
+
+    def delete(self, name: str) -> None:
+        self._store.delete([self._prefix + name])
+
+    def names(self) -> list[str]:
+        found = self._store.list(self._prefix)
+        return sorted(info.name.removeprefix(self._prefix) for info in found)
