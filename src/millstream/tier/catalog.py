@@ -1,0 +1,319 @@
+"""The catalog: every stream, and where its cold content lies, in SQLite files on the local disk.
+
+It stores what it is given and is only written by a checkpoint. Reads belong to the event loop's
+thread; everything from `merge` on belongs to one other thread, with connections of its own. In WAL
+mode neither waits for the other.
+
+catalog_changes.py  what a checkpoint hands over
+catalog_files.py    tables, creation, checks
+catalog_merge.py    one transaction per file
+catalog_verify.py   a walk over everything
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge as merge_sorted
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import DamagedData, StartupError
+from millstream.formats.runs import Run, Segment
+from millstream.formats.wal import crc32c
+from millstream.tier.catalog_changes import Changes, Replacement, SegmentUse, StreamRow, split
+from millstream.tier.catalog_files import (
+    ROOT_NAME,
+    Meta,
+    ReadFile,
+    create_files,
+    open_for_work,
+    shard_name,
+)
+from millstream.tier.catalog_merge import merge_root, merge_shard
+from millstream.tier.catalog_verify import Verified, verify_files
+
+__all__ = ["Catalog", "Changes", "Replacement", "SegmentUse", "StreamRow", "Verified"]
+
+_NAMES_AT_ONCE = 64  # of one shard; with 16 of them, a page of a thousand reads little more
+
+_NAMES = (
+    "SELECT path, created_ms FROM streams INDEXED BY streams_by_path"
+    " WHERE path > ? AND listed = 1 ORDER BY path LIMIT ?"
+)
+_NAMES_BEFORE = (
+    "SELECT path, created_ms FROM streams INDEXED BY streams_by_path"
+    " WHERE path > ? AND path < ? AND listed = 1 ORDER BY path LIMIT ?"
+)
+_RUN = "first_ordinal, first_byte, count, r.size, row_group, row, crc"
+_SEGMENT = "name, s.size, footer_bytes, rows, created_ms"
+_RUNS = (
+    f"SELECT r.segment, {_RUN}, {_SEGMENT} FROM runs r CROSS JOIN segments s USING (segment)"
+    " WHERE stream_id = ?1 AND first_ordinal >= coalesce(("
+)
+_RUNS_BY_ORDINAL = (
+    f"{_RUNS}SELECT max(first_ordinal) FROM runs WHERE stream_id = ?1 AND first_ordinal <= ?2), 0)"
+    " AND first_ordinal + count > ?2 ORDER BY first_ordinal LIMIT ?3"
+)
+_RUNS_BY_BYTE = (
+    f"{_RUNS}SELECT first_ordinal FROM runs INDEXED BY runs_by_byte"
+    " WHERE stream_id = ?1 AND first_byte <= ?2"
+    " ORDER BY first_byte DESC, first_ordinal DESC LIMIT 1), 0)"
+    " AND first_byte + r.size > ?2 ORDER BY first_ordinal LIMIT ?3"
+)
+
+
+class Catalog:
+    """Create with `open`."""
+
+    lsn: int  # the journal position every file is true for; after a merge cut short, the smallest
+
+    def __init__(self, folder: Path, files: list[ReadFile], lsns: list[int]) -> None:
+        self._folder = folder
+        self._shards = len(files) - 1
+        self._files = files[:-1]
+        self._root = files[-1]
+        self._lsns = lsns
+        self.lsn = min(lsns)
+
+    @classmethod
+    def open(cls, folder: Path, shards: int, store_id: str) -> Catalog:
+        """The catalog of this store in `folder`; an empty one, durable, when there was none."""
+        files: list[ReadFile] = []
+        try:
+            if not (folder / ROOT_NAME).exists():
+                _check_unused(folder)
+                create_files(folder, shards, store_id)
+            root = ReadFile(folder / ROOT_NAME)
+            files.append(root)
+            lsns = [_check(root, Meta(store_id, shards, None, 0))]
+            for shard in range(shards):
+                file = ReadFile(folder / shard_name(shard))
+                files.insert(-1, file)
+                lsns.insert(-1, _check(file, Meta(store_id, shards, shard, 0)))
+            return cls(folder, files, lsns)
+        except BaseException as error:
+            for file in files:
+                file.close()
+            if isinstance(error, OSError):
+                raise StartupError(f"cannot use the catalog in {folder}: {error}") from error
+            raise
+
+    def close(self) -> None:
+        for file in [*self._files, self._root]:
+            file.close()
+
+    def find(self, path: bytes) -> bytes | None:
+        """The image of the stream of that name."""
+        file = self._files[crc32c(path) % self._shards]
+        found = file.rows("SELECT image FROM streams WHERE path = ?", (path,))
+        return found[0][0] if found else None
+
+    def find_by_id(self, stream_id: int) -> bytes | None:
+        file = self._files[stream_id % self._shards]
+        found = file.rows("SELECT image FROM streams WHERE stream_id = ?", (stream_id,))
+        return found[0][0] if found else None
+
+    def names(self, after: bytes, before: bytes | None = None) -> Iterator[tuple[bytes, int]]:
+        """Listed paths in order with their time of creation, behind `after` and before `before`.
+
+        Read as they are taken. Beside a merge, a name that exists before and after it is there.
+        """
+        found: Iterator[Any] = merge_sorted(*(_names(file, after, before) for file in self._files))
+        return found
+
+    def due(self, now_ms: int, limit: int) -> list[int]:
+        """Ids of streams whose deadline is at or before now, the oldest deadlines first."""
+        found = [
+            row
+            for file in self._files
+            for row in file.rows(
+                "SELECT deadline_ms, stream_id FROM streams WHERE deadline_ms <= ?"
+                " ORDER BY deadline_ms LIMIT ?",
+                (now_ms, limit),
+            )
+        ]
+        return [stream_id for _, stream_id in sorted(found)[:limit]]
+
+    def next_deadline(self) -> int | None:
+        sql = "SELECT min(deadline_ms) FROM streams WHERE deadline_ms IS NOT NULL"
+        found = [file.rows(sql)[0][0] for file in self._files]
+        return min((deadline for deadline in found if deadline is not None), default=None)
+
+    def runs_from(
+        self, stream_id: int, *, ordinal: int | None = None, byte: int | None = None, limit: int
+    ) -> list[tuple[Segment, Run]]:
+        """The run that holds that message or byte, and those behind it, in order.
+
+        When the place lies before the first run: from the first run on.
+        """
+        assert (ordinal is None) != (byte is None), "one of ordinal and byte"
+        shard = stream_id % self._shards
+        sql = _RUNS_BY_BYTE if ordinal is None else _RUNS_BY_ORDINAL
+        place = byte if ordinal is None else ordinal
+        segments: dict[int, Segment] = {}
+        found = []
+        for row in self._files[shard].rows(sql, (stream_id, place, limit)):
+            segment = segments.get(row[0])
+            if segment is None:
+                segment = segments[row[0]] = Segment(row[8], shard, *row[9:])
+            found.append((segment, Run(stream_id, *row[1:8])))
+        return found
+
+    def record(self, key: str) -> bytes | None:
+        found = self._root.rows("SELECT value FROM records WHERE key = ?", (key,))
+        return found[0][0] if found else None
+
+    def records(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """In the order of the keys."""
+        sql = "SELECT key, value FROM records WHERE key {} ? ORDER BY key LIMIT 64"
+        found = self._root.rows(sql.format(">="), (prefix,))
+        while found:
+            for key, value in found:
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+            found = self._root.rows(sql.format(">"), (found[-1][0],))
+
+    def count_streams(self) -> int:
+        """All that can be found, also those that are not listed."""
+        return sum(file.rows("SELECT streams FROM meta")[0][0] for file in self._files)
+
+    # From here on: the work of one other thread.
+
+    def merge(self, changes: Changes) -> None:
+        """Every file holds the changes, durably, and is true for `changes.lsn`.
+
+        After an OSError or a crash some files do and some do not: the same changes come first
+        again, and files that hold them are skipped.
+        """
+        started = max(self._lsns)
+        assert min(self._lsns) == started or changes.lsn == started, (
+            f"changes up to {changes.lsn} before those up to {started} are merged everywhere"
+        )
+        for number, part in enumerate(split(changes, self._shards)):
+            self._merge_file(number, part)
+
+    def _merge_file(self, number: int, part: Changes) -> None:
+        is_root = number == self._shards
+        with open_for_work(self._path(None if is_root else number)) as db:
+            merge = merge_root if is_root else merge_shard
+            merge(db, part)
+        self._lsns[number] = max(self._lsns[number], part.lsn)
+        self.lsn = min(self._lsns)
+
+    def garbage(self) -> list[tuple[str, int]]:
+        """Names and sizes of objects nothing refers to any more."""
+        found: list[tuple[str, int]] = []
+        for shard in range(self._shards):
+            with open_for_work(self._path(shard)) as db:
+                found += db.execute("SELECT name, size FROM garbage").fetchall()
+        return found
+
+    def forget_garbage(self, names: Iterable[str]) -> None:
+        """These objects are gone."""
+        gone = [(name,) for name in names]
+        for shard in range(self._shards):
+            with open_for_work(self._path(shard)) as db:
+                db.execute("BEGIN IMMEDIATE")
+                db.executemany("DELETE FROM garbage WHERE name = ?", gone)
+                db.execute("COMMIT")
+
+    def segments(self, shard: int | None = None) -> list[SegmentUse]:
+        """Those of one shard, or of all; the oldest of a shard first."""
+        return [
+            SegmentUse(Segment(name, number, *rest), live_bytes, live_runs)
+            for number in (range(self._shards) if shard is None else [shard])
+            for live_bytes, live_runs, name, *rest in self._work_rows(
+                number, f"SELECT live_bytes, live_runs, {_SEGMENT} FROM segments s ORDER BY segment"
+            )
+        ]
+
+    def live_runs(self, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
+        """What is left of these segments, ordered by stream and ordinal."""
+        return merge_sorted(
+            *(self._live_runs(shard, names) for shard in range(self._shards)),
+            key=lambda found: (found[1].stream_id, found[1].first_ordinal),
+        )
+
+    def _live_runs(self, shard: int, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
+        marks = ", ".join("?" * len(names))
+        with open_for_work(self._path(shard)) as db:
+            for name, *run in db.execute(
+                f"SELECT name, stream_id, {_RUN} FROM runs r JOIN segments s USING (segment)"
+                f" WHERE name IN ({marks}) ORDER BY stream_id, first_ordinal",
+                names,
+            ):
+                yield name, Run(*run)
+
+    def back_up(self, shard: int | None, to: Path) -> int:
+        """A copy of one shard's file (None: the root file) as of one moment; its lsn."""
+        to.unlink(missing_ok=True)
+        with open_for_work(self._path(shard)) as db:
+            copy = sqlite3.connect(to, isolation_level=None)
+            try:
+                copy.execute("PRAGMA synchronous = OFF")
+                db.backup(copy)
+                [(lsn,)] = copy.execute("SELECT lsn FROM meta").fetchall()
+                return int(lsn)
+            finally:
+                copy.close()
+
+    def verify(self) -> Verified:
+        """Walks everything; stops at the first thing that does not fit."""
+        return verify_files([self._path(shard) for shard in range(self._shards)], self._path(None))
+
+    def _work_rows(self, shard: int, sql: str) -> list[tuple[Any, ...]]:
+        with open_for_work(self._path(shard)) as db:
+            return db.execute(sql).fetchall()
+
+    def _path(self, shard: int | None) -> Path:
+        return self._folder / (ROOT_NAME if shard is None else shard_name(shard))
+
+
+def _names(file: ReadFile, after: bytes, before: bytes | None) -> Iterator[tuple[Any, ...]]:
+    while True:
+        if before is None:
+            found = file.rows(_NAMES, (after, _NAMES_AT_ONCE))
+        else:
+            found = file.rows(_NAMES_BEFORE, (after, before, _NAMES_AT_ONCE))
+        yield from found
+        if len(found) < _NAMES_AT_ONCE:
+            return
+        after = found[-1][0]
+
+
+def _check_unused(folder: Path) -> None:
+    """The root file is made last: without it, no other file can have been used."""
+    for path in sorted(folder.glob("shard-*.sqlite")):
+        file = ReadFile(path)
+        try:
+            lsn = file.load_meta().lsn
+        finally:
+            file.close()
+        if lsn > 0:
+            found = f"no file, but {path.name} of position {lsn}"
+            raise DamagedData(str(folder / ROOT_NAME), 0, "the catalog's root file", found)
+
+
+def _check(file: ReadFile, wanted: Meta) -> int:
+    """The position of the file, once it is the one it should be."""
+    meta = file.load_meta()
+    if meta.store_id != wanted.store_id:
+        raise StartupError(
+            f"{file.path} belongs to store {meta.store_id}, this data folder is store "
+            f"{wanted.store_id}; put the catalog of this store back"
+        )
+    if meta.shards != wanted.shards:
+        raise StartupError(
+            f"{file.path} was made for {meta.shards} shards, and their number cannot change; "
+            f"start with --shards {meta.shards}"
+        )
+    if meta.shard != wanted.shard:
+        expected, found = _title(wanted.shard), _title(meta.shard)
+        raise DamagedData(str(file.path), 0, expected, found)
+    return meta.lsn
+
+
+def _title(shard: int | None) -> str:
+    return "the root file" if shard is None else f"the file of shard {shard}"

@@ -1,0 +1,186 @@
+"""Merging a checkpoint's changes into one file, in one transaction.
+
+Rows travel by the hundred: a statement gives the interpreter away while it runs, and waits to get
+it back afterwards. One row at a time, that wait would be most of a merge beside a busy event loop.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import msgspec
+
+from millstream.formats.runs import Run, Segment
+from millstream.tier.catalog_changes import Changes, Replacement
+from millstream.tier.catalog_files import empty_wal
+
+_ROWS_AT_ONCE = 200
+
+_ADD_RUNS = (
+    "INSERT INTO runs (stream_id, first_ordinal, first_byte, count, size, row_group, row, crc,"
+    " segment) VALUES {}"
+)
+_PUT_STREAMS = (
+    "INSERT INTO streams (stream_id, path, deadline_ms, listed, created_ms, image) VALUES {}"
+    " ON CONFLICT (stream_id) DO UPDATE SET path = excluded.path,"
+    " deadline_ms = excluded.deadline_ms, listed = excluded.listed,"
+    " created_ms = excluded.created_ms, image = excluded.image"
+)
+_TRIM = (
+    "WITH trims (stream_id, ordinal) AS (VALUES {})"
+    " DELETE FROM runs WHERE (stream_id, first_ordinal) IN ("
+    " SELECT r.stream_id, r.first_ordinal FROM trims t CROSS JOIN runs r"
+    " ON r.stream_id = t.stream_id AND r.first_ordinal < t.ordinal"
+    " WHERE r.first_ordinal + r.count <= t.ordinal)"
+)
+_PUT_RECORDS = "INSERT OR REPLACE INTO records (key, value) VALUES {}"
+
+
+def merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
+    """Durable when this returns. A file that is already there stays as it is."""
+    with _Transaction(db, changes.lsn) as there:
+        if not there:
+            _merge_shard(db, changes)
+    empty_wal(db)
+
+
+def merge_root(db: sqlite3.Connection, changes: Changes) -> None:
+    with _Transaction(db, changes.lsn) as there:
+        if not there:
+            gone = [(key,) for key, value in changes.records if value is None]
+            _in_batches(db, "DELETE FROM records WHERE key IN (VALUES {})", gone)
+            kept = [(key, value) for key, value in changes.records if value is not None]
+            _in_batches(db, _PUT_RECORDS, kept)
+    empty_wal(db)
+
+
+class _Transaction:
+    """Ends with the file at `lsn`. An exception leaves it to the closing connection to undo."""
+
+    def __init__(self, db: sqlite3.Connection, lsn: int) -> None:
+        self._db = db
+        self._lsn = lsn
+
+    def __enter__(self) -> bool:
+        """Whether the file was there already."""
+        self._db.execute("BEGIN IMMEDIATE")
+        [(lsn,)] = self._db.execute("SELECT lsn FROM meta").fetchall()
+        self._there = int(lsn) >= self._lsn
+        return self._there
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            return
+        if not self._there:
+            self._db.execute("UPDATE meta SET lsn = ?", (self._lsn,))
+        self._db.execute("COMMIT")
+
+
+def _merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
+    last = _last_segment(db)
+    _add_segments(db, changes.segments, changes.runs)
+    for replacement in changes.replacements:
+        _replace(db, replacement, changes.lsn)
+    _in_batches(db, _TRIM, changes.trims)
+    gone = [(stream_id,) for stream_id in changes.removed]
+    _in_batches(db, "DELETE FROM runs WHERE stream_id IN (VALUES {})", gone)
+    _in_batches(db, "DELETE FROM streams WHERE stream_id IN (VALUES {})", gone)
+    _in_batches(db, _PUT_STREAMS, map(msgspec.structs.astuple, changes.streams))
+    db.execute(
+        "DELETE FROM runs WHERE segment > ? AND stream_id NOT IN (SELECT stream_id FROM streams)",
+        (last,),
+    )
+    _discard_segments(db, "live_runs = 0", (), changes.lsn)
+
+
+def _last_segment(db: sqlite3.Connection) -> int:
+    """The highest number given so far: numbers are not used twice."""
+    found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'segments'").fetchall()
+    return int(found[0][0]) if found else 0
+
+
+def _add_segments(
+    db: sqlite3.Connection, segments: Iterable[Segment], runs: Iterable[list[Run]]
+) -> None:
+    for segment, its_runs in zip(segments, runs, strict=True):
+        number = db.execute(
+            "INSERT INTO segments (name, size, footer_bytes, rows, created_ms)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (
+                segment.name,
+                segment.size,
+                segment.footer_bytes,
+                segment.rows,
+                segment.created_ms,
+            ),
+        ).lastrowid
+        _in_batches(db, _ADD_RUNS, ((*msgspec.structs.astuple(run), number) for run in its_runs))
+
+
+def _replace(db: sqlite3.Connection, replacement: Replacement, lsn: int) -> None:
+    old = list(set(replacement.old))
+    names = f"name IN ({_marks(len(old))})"
+    found = [row[0] for row in db.execute(f"SELECT segment FROM segments WHERE {names}", old)]
+    if len(found) < len(old):
+        _refuse(db, replacement.segments, lsn)
+        return
+    numbers = f"segment IN ({_marks(len(found))})"
+    db.execute(
+        "CREATE TEMP TABLE replaced AS SELECT stream_id, min(first_ordinal) AS first_ordinal,"
+        f" max(first_ordinal + count) AS end_ordinal FROM runs WHERE {numbers} GROUP BY stream_id",
+        found,
+    )
+    db.execute("CREATE UNIQUE INDEX temp.replaced_by_stream ON replaced (stream_id)")
+    db.execute(f"DELETE FROM runs WHERE {numbers}", found)
+    _discard_segments(db, numbers, found, lsn)
+    last = _last_segment(db)
+    _add_segments(db, replacement.segments, replacement.runs)
+    # What was trimmed or removed while the compaction was at work does not come back.
+    db.execute(
+        "DELETE FROM runs WHERE segment > ? AND NOT EXISTS (SELECT 1 FROM replaced r"
+        " WHERE r.stream_id = runs.stream_id AND runs.first_ordinal < r.end_ordinal"
+        " AND runs.first_ordinal + runs.count > r.first_ordinal)",
+        (last,),
+    )
+    db.execute("DROP TABLE temp.replaced")
+
+
+def _refuse(db: sqlite3.Connection, segments: Iterable[Segment], lsn: int) -> None:
+    """Somebody was faster: these objects were written for nothing."""
+    db.executemany(
+        "INSERT OR IGNORE INTO garbage (name, size, since_lsn) SELECT ?1, ?2, ?3"
+        " WHERE NOT EXISTS (SELECT 1 FROM segments WHERE name = ?1)",
+        [(segment.name, segment.size, lsn) for segment in segments],
+    )
+
+
+def _discard_segments(
+    db: sqlite3.Connection, which: str, parameters: Sequence[int], lsn: int
+) -> None:
+    db.execute(
+        "INSERT OR IGNORE INTO garbage (name, size, since_lsn)"
+        f" SELECT name, size, ? FROM segments WHERE {which}",
+        (lsn, *parameters),
+    )
+    db.execute(f"DELETE FROM segments WHERE {which}", parameters)
+
+
+def _in_batches(db: sqlite3.Connection, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Runs `sql` for all rows, a batch of them in the place of {}."""
+    for batch in _batches(rows):
+        row = f"({_marks(len(batch[0]))})"
+        statement = sql.format(", ".join([row] * len(batch)))
+        db.execute(statement, tuple(chain.from_iterable(batch)))
+
+
+def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    remaining = iter(rows)
+    while batch := list(islice(remaining, _ROWS_AT_ONCE)):
+        yield batch
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
