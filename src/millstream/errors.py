@@ -246,6 +246,8 @@ class ResultRefused(StreamError):
     """What the job made is not what the catalog says it must be."""
 
     code = "result_refused"
+
+
 class DamagedSegment(StreamError):
     """An object of the cold tier does not hold what was written to it. None of it was served."""
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
+
+import msgspec
 
 from millstream.api.errors import respond_error
 from millstream.engine.compaction import (
     Choice,
     LiveRun,
     Policy,
-    Use,
     check_result,
-    choose_segments,
+    choose_small,
+    choose_spread,
     cut_tasks,
-    frozen_runs,
     live_part,
     split_like,
     task_input,
@@ -49,6 +50,7 @@ from millstream.formats.jobs import (
 from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
 from millstream.state.outcomes import Outcome
+from millstream.tier.catalog import SegmentSpan, SegmentUse
 
 JOBS_ROOT = JOBS_PATH.encode()
 COMPACT = b"compact"
@@ -72,7 +74,9 @@ ReplaceSegments = Callable[
 class Source(Protocol):
     """What the catalog knows. Called on a worker thread."""
 
-    def segments(self) -> Iterable[Use]: ...
+    def segments(self) -> list[SegmentUse]: ...
+
+    def segment_spans(self, shard: int) -> Mapping[str, SegmentSpan]: ...
 
     def live_runs(self, names: Sequence[str]) -> Iterator[LiveRun]:
         """Of these segments, in order of stream id and ordinal."""
@@ -177,7 +181,7 @@ class JobRoutes:
         self._in_thread(request, lambda: self._plan(busy), planned)
 
     def _plan(self, busy: set[str]) -> tuple[Choice, list[bytes]] | None:
-        choice = choose_segments(self._source.segments(), self._policy, busy)
+        choice = self._choose(busy)
         if choice is None:
             return None
         segments = {use.segment.name: use.segment for use in choice.inputs}
@@ -185,6 +189,19 @@ class JobRoutes:
         pieces = cut_tasks(self._source.live_runs(list(segments)), live_bytes, self._policy)
         tasks = [encode_task(task_input(piece, segments)) for piece in pieces]
         return (choice, tasks) if tasks else None
+
+    def _choose(self, busy: set[str]) -> Choice | None:
+        uses = self._source.segments()
+        choice = choose_small(uses, self._policy, busy)
+        by_shard: dict[int, list[SegmentUse]] = {}
+        for use in uses:
+            by_shard.setdefault(use.segment.shard, []).append(use)
+        for shard, found in by_shard.items():
+            if choice is not None:
+                break
+            spans = self._source.segment_spans(shard)
+            choice = choose_spread(shard, found, spans, self._policy, busy)
+        return choice
 
     def _start(self, choice: Choice, tasks: list[bytes]) -> JobOffer:
         inputs = [use.segment for use in choice.inputs]
@@ -224,9 +241,7 @@ class JobRoutes:
                 result = decode_result(request.body)
             except ValueError as error:
                 raise InvalidRequest(f"the body is no result of a task: {error}") from None
-            check_result(
-                decode_task(encoded), result, shard=job.shard, taken_names=taken_names
-            )
+            check_result(decode_task(encoded), result, shard=job.shard, taken_names=taken_names)
             return result
 
         def checked(result: object) -> None:
@@ -253,7 +268,7 @@ class JobRoutes:
 
     def _commit(self, request: Request, job_id: str) -> None:
         if self._table.is_committed(job_id):
-            request.respond(204, _NO_STORE)
+            _respond_committed(request, job_id)
             return
         job = self._table.find(job_id)
         results = self._table.begin_commit(job)
@@ -264,7 +279,7 @@ class JobRoutes:
             if isinstance(outcome, StreamError):
                 respond_error(request, outcome)
             else:
-                request.respond(204, _NO_STORE)
+                _respond_committed(request, job_id)
 
         def compared(runs: object) -> None:
             if not isinstance(runs, list):
@@ -288,13 +303,16 @@ class JobRoutes:
                     found = "no such object" if size is None else f"{size} bytes"
                     raise JobConflict(f"{segment.name}: expected {segment.size} bytes, {found}")
         live = self._source.live_runs(sorted(job.input_names))
-        tasks = map(decode_task, job.tasks)
-        runs: list[list[Run]] = []
-        for task, result, part in zip(
-            map(decode_task, job.tasks), results, split_like(tasks, live), strict=True
-        ):
-            runs += live_part(frozen_runs(task), part, result.runs)
-        return runs
+        parts = split_like(map(decode_task, job.tasks), live)
+        return [
+            runs
+            for (frozen, part), result in zip(parts, results, strict=True)
+            for runs in live_part(frozen, part, result.runs)
+        ]
+
+
+def _respond_committed(request: Request, job_id: str) -> None:
+    request.respond(200, _JSON, msgspec.json.encode({"job": job_id, "committed": True}))
 
 
 def _text(part: bytes) -> str:

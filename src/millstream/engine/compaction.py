@@ -7,34 +7,17 @@ job_table.py, the requests in api/jobs.py, the rewriting itself in the pipeline'
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from millstream.errors import JobConflict, ResultRefused
-from millstream.formats.crc32c import combine_groups
-from millstream.formats.jobs import TaskInput, TaskResult
+from millstream.formats.crc32c import crc32c_combine
+from millstream.formats.jobs import TaskInput, TaskResult, cut_runs
 from millstream.formats.runs import Run, Segment
 from millstream.limits import MIB
+from millstream.tier.catalog import SegmentSpan, SegmentUse
 
 LiveRun = tuple[str, Run]  # name of the segment that holds it, and where in there
-
-
-class Use(Protocol):
-    """What is still needed of a segment."""
-
-    @property
-    def segment(self) -> Segment: ...
-    @property
-    def live_bytes(self) -> int: ...
-    @property
-    def live_runs(self) -> int: ...
-    @property
-    def live_rows(self) -> int: ...
-    @property
-    def first_stream(self) -> int: ...
-    @property
-    def last_stream(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -57,62 +40,71 @@ class Choice:
     """Segments of one shard to be rewritten together."""
 
     shard: int
-    inputs: list[Use]
+    inputs: list[SegmentUse]
     reason: str
 
 
 # What is worth rewriting
 
 
-def choose_segments(
-    uses: Iterable[Use], policy: Policy, busy: Collection[str] = ()
+def choose_small(
+    uses: Iterable[SegmentUse], policy: Policy, busy: Collection[str] = ()
 ) -> Choice | None:
-    """The most rewarding job there is, or None. Segments in `busy` belong to a job already."""
-    by_shard: dict[int, list[Use]] = {}
+    """The shard with the most small segments, if they are many. `busy` ones belong to a job."""
+    small: dict[int, list[SegmentUse]] = {}
     for use in uses:
-        if use.segment.name not in busy and use.live_runs > 0:  # the rest is garbage already
-            by_shard.setdefault(use.segment.shard, []).append(use)
-    choices = [choose_in_shard(shard, found, policy) for shard, found in by_shard.items()]
-    return max(
-        (choice for choice in choices if choice is not None),
-        key=lambda choice: (len(choice.inputs), -choice.shard),
-        default=None,
-    )
+        is_small = use.live_bytes < policy.target_bytes // 2
+        if is_small and use.live_runs > 0 and use.segment.name not in busy:
+            small.setdefault(use.segment.shard, []).append(use)
+    shard = max(small, key=lambda shard: (len(small[shard]), -shard), default=0)
+    if len(small.get(shard, ())) < policy.small_min:
+        return None
+    return _limited(shard, small[shard], policy, "many small segments")
 
 
-def choose_in_shard(shard: int, uses: list[Use], policy: Policy) -> Choice | None:
-    """Three reasons, the most urgent first; what is chosen for one never needs it again soon."""
-    small = [use for use in uses if use.live_bytes < policy.target_bytes // 2]
-    if len(small) >= policy.small_min:
-        return _limited(shard, small, policy, "many small segments")
-    wasteful = [use for use in uses if _garbage(use) > policy.garbage_fraction]
+def choose_spread(
+    shard: int,
+    uses: Iterable[SegmentUse],
+    spans: Mapping[str, SegmentSpan],
+    policy: Policy,
+    busy: Collection[str] = (),
+) -> Choice | None:
+    """Segments of one shard that hold mostly garbage, or that all hold parts of the same streams.
+
+    What a job writes does neither: new segments hold no garbage and no stream id lies in two.
+    """
+    free = [use for use in uses if use.segment.name in spans and use.segment.name not in busy]
+    wasteful = [use for use in free if _garbage(use, spans) > policy.garbage_fraction]
     if wasteful:
-        return _limited(shard, wasteful, policy, "garbage")
-    deepest = _deepest(uses)
+        return _limited(shard, wasteful, policy, "garbage", inputs_min=1)
+    deepest = _deepest(free, spans)
     if len(deepest) >= policy.depth_min:
         return _limited(shard, deepest, policy, "streams spread over many segments")
     return None
 
 
-def _garbage(use: Use) -> float:
-    return 1 - use.live_rows / max(1, use.segment.rows)
+def _garbage(use: SegmentUse, spans: Mapping[str, SegmentSpan]) -> float:
+    return 1 - spans[use.segment.name].live_rows / max(1, use.segment.rows)
 
 
-def _deepest(uses: list[Use]) -> list[Use]:
+def _deepest(uses: list[SegmentUse], spans: Mapping[str, SegmentSpan]) -> list[SegmentUse]:
     """The largest set of segments that one stream id lies within the bounds of."""
-    best: list[Use] = []
-    active: list[Use] = []
-    for use in sorted(uses, key=lambda use: use.first_stream):
-        active = [other for other in active if other.last_stream >= use.first_stream]
+    best: list[SegmentUse] = []
+    active: list[SegmentUse] = []
+    for use in sorted(uses, key=lambda use: spans[use.segment.name].first_stream):
+        first = spans[use.segment.name].first_stream
+        active = [other for other in active if spans[other.segment.name].last_stream >= first]
         active.append(use)
         if len(active) > len(best):
             best = list(active)
     return best
 
 
-def _limited(shard: int, uses: list[Use], policy: Policy, reason: str) -> Choice | None:
-    """Smallest first, as many as one job may take."""
-    inputs: list[Use] = []
+def _limited(
+    shard: int, uses: list[SegmentUse], policy: Policy, reason: str, inputs_min: int = 2
+) -> Choice | None:
+    """Smallest first, as many as one job may take; None when those are too few to pay."""
+    inputs: list[SegmentUse] = []
     size = runs = 0
     for use in sorted(uses, key=lambda use: (use.live_bytes, use.segment.name)):
         size += use.live_bytes
@@ -121,31 +113,16 @@ def _limited(shard: int, uses: list[Use], policy: Policy, reason: str) -> Choice
         if inputs and (is_over or len(inputs) == policy.inputs_max):
             break
         inputs.append(use)
-    return Choice(shard, inputs, reason) if len(inputs) > 1 or reason == "garbage" else None
+    return Choice(shard, inputs, reason) if len(inputs) >= inputs_min else None
 
 
 # Who rewrites what
 
 
 def cut_tasks(runs: Iterable[LiveRun], live_bytes: int, policy: Policy) -> Iterator[list[LiveRun]]:
-    """Cuts runs, sorted by stream id and ordinal, into pieces of about equal bytes.
-
-    A cut lies between two streams, but for a stream that is larger than a task by itself.
-    """
-    pieces = max(1, -(-live_bytes // policy.task_bytes))
-    fair_bytes = max(1, -(-live_bytes // pieces))
-    piece: list[LiveRun] = []
-    size = 0
-    for name, run in runs:
-        starts_stream = bool(piece) and piece[-1][1].stream_id != run.stream_id
-        is_full = size >= fair_bytes or len(piece) >= policy.task_runs_max
-        if is_full and (starts_stream or size >= 2 * fair_bytes):
-            yield piece
-            piece, size = [], 0
-        piece.append((name, run))
-        size += run.size
-    if piece:
-        yield piece
+    """Tasks of about equal bytes, each a contiguous range of stream ids."""
+    tasks = max(1, -(-live_bytes // policy.task_bytes))
+    return cut_runs(runs, max(1, live_bytes // tasks), policy.task_runs_max)
 
 
 def task_input(piece: Sequence[LiveRun], segments: dict[str, Segment]) -> TaskInput:
@@ -163,9 +140,7 @@ def check_result(
 ) -> None:
     """Raises ResultRefused unless the new runs hold exactly what the old ones held."""
     _check_segments(task, result, shard, taken_names)
-    check_same_content(
-        [run for _, run in task.runs], [run for runs in result.runs for run in runs]
-    )
+    check_same_content([run for _, run in task.runs], [run for runs in result.runs for run in runs])
 
 
 def _check_segments(
@@ -207,72 +182,59 @@ def check_same_content(old: Sequence[Run], new: Sequence[Run]) -> None:
     """Raises ResultRefused unless both cover the same messages with the same bytes.
 
     Both are cut into the smallest groups that begin and end at the same message; within a group
-    the runs join without a gap, and the CRCs of a group combine to the same CRC on both sides.
+    the runs join without a gap, and their CRCs combine to the same CRC on both sides.
     """
-    groups = list(_common_groups(old, new))
-    crcs = [
-        combine_groups(
-            [run.crc for run in runs], [run.size for run in runs], [group[side] for group in groups]
-        )
-        for side, runs in enumerate((old, new))
-    ]
-    for (first, _), expected, found in zip(groups, crcs[0], crcs[1], strict=True):
-        if expected != found:
-            run = old[first]
-            raise ResultRefused(
-                f"stream {run.stream_id} from message {run.first_ordinal}: expected CRC32C "
-                f"{expected:08x}, found {found:08x}"
-            )
-
-
-def _common_groups(old: Sequence[Run], new: Sequence[Run]) -> Iterator[tuple[int, int]]:
-    """Where each group begins, in `old` and in `new`."""
-    at, to = 0, 0
-    while at < len(old):
-        start = (at, to)
-        if to == len(new):
-            raise ResultRefused(f"{_place(old[at])} and what follows is missing")
-        _check_start(old[at], new[to])
-        last_old, last_new = old[at], new[to]
-        at, to = at + 1, to + 1
-        while last_old.end_ordinal != last_new.end_ordinal:
-            if last_old.end_ordinal < last_new.end_ordinal:
-                last_old = _next(last_old, old, at, "the new runs hold more than there is")
-                at += 1
+    old_runs, new_runs = _Runs(old), _Runs(new)
+    while (expected := old_runs.take()) is not None:
+        found = new_runs.take()
+        if found is None:
+            raise ResultRefused(f"{_place(expected)} and what follows is missing")
+        if _start(expected) != _start(found):
+            raise ResultRefused(f"expected {_start(expected)} next, found {_start(found)}")
+        while expected.end_ordinal != found.end_ordinal:
+            if expected.end_ordinal < found.end_ordinal:
+                expected = old_runs.join(expected, "the new runs hold more than there is")
             else:
-                last_new = _next(last_new, new, to, "the new runs leave a gap")
-                to += 1
-        if last_old.end_byte != last_new.end_byte:
+                found = new_runs.join(found, "the new runs leave something out")
+        if (expected.end_byte, expected.crc) != (found.end_byte, found.crc):
             raise ResultRefused(
-                f"{_place(last_old)} should end at byte {last_old.end_byte}, "
-                f"found {last_new.end_byte}"
+                f"{_place(expected)}: expected CRC32C {expected.crc:08x} up to byte "
+                f"{expected.end_byte}, found {found.crc:08x} up to byte {found.end_byte}"
             )
-        yield start
-    if to < len(new):
-        raise ResultRefused(f"{_place(new[to])} was not asked for")
+    extra = new_runs.take()
+    if extra is not None:
+        raise ResultRefused(f"{_place(extra)} was not asked for")
 
 
-def _check_start(old: Run, new: Run) -> None:
-    expected = (old.stream_id, old.first_ordinal, old.first_byte)
-    found = (new.stream_id, new.first_ordinal, new.first_byte)
-    if expected != found:
-        raise ResultRefused(
-            "expected stream %d, message %d, byte %d next; " % expected
-            + "found stream %d, message %d, byte %d" % found
+class _Runs:
+    """Runs to be taken one by one."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = iter(runs)
+
+    def take(self) -> Run | None:
+        return next(self._runs, None)
+
+    def join(self, run: Run, otherwise: str) -> Run:
+        """The run together with the next one, which must follow it in the same stream."""
+        found = self.take()
+        place = (run.stream_id, run.end_ordinal, run.end_byte)
+        if found is None or (found.stream_id, found.first_ordinal, found.first_byte) != place:
+            raise ResultRefused(f"{_place(run)}: {otherwise} behind message {run.end_ordinal - 1}")
+        return Run(
+            run.stream_id,
+            run.first_ordinal,
+            run.first_byte,
+            run.count + found.count,
+            run.size + found.size,
+            run.row_group,
+            run.row,
+            crc32c_combine(run.crc, found.crc, found.size),
         )
 
 
-def _next(run: Run, runs: Sequence[Run], index: int, otherwise: str) -> Run:
-    """The run behind this one, which joins it."""
-    if index < len(runs):
-        found = runs[index]
-        if (found.stream_id, found.first_ordinal, found.first_byte) == (
-            run.stream_id,
-            run.end_ordinal,
-            run.end_byte,
-        ):
-            return found
-    raise ResultRefused(f"{_place(run)}: {otherwise} behind message {run.end_ordinal - 1}")
+def _start(run: Run) -> str:
+    return f"stream {run.stream_id}, message {run.first_ordinal}, byte {run.first_byte}"
 
 
 def _place(run: Run) -> str:
@@ -307,22 +269,23 @@ def live_part(
     return [[run for run in runs if is_live(run)] for runs in new_runs]
 
 
-def split_like(tasks: Iterable[TaskInput], live: Iterator[LiveRun]) -> Iterator[list[LiveRun]]:
-    """The live runs of each task, from all of them in order. Raises JobConflict for more."""
+def split_like(
+    tasks: Iterable[TaskInput], live: Iterator[LiveRun]
+) -> Iterator[tuple[list[LiveRun], list[LiveRun]]]:
+    """For each task what it was given, and what of that place is live now.
+
+    Raises JobConflict for live runs behind all of them.
+    """
     ahead = next(live, None)
     for task in tasks:
-        last = task.runs[-1][1]
+        frozen = [(task.segments[index].name, run) for index, run in task.runs]
         part: list[LiveRun] = []
-        while ahead is not None and _key(ahead[1]) <= _key(last):
+        while ahead is not None and _key(ahead[1]) <= _key(frozen[-1][1]):
             part.append(ahead)
             ahead = next(live, None)
-        yield part
+        yield frozen, part
     if ahead is not None:
         raise JobConflict(f"{ahead[0]}: {_place(ahead[1])} was not there when the job began")
-
-
-def frozen_runs(task: TaskInput) -> list[LiveRun]:
-    return [(task.segments[index].name, run) for index, run in task.runs]
 
 
 def _key(run: Run) -> tuple[int, int]:

@@ -6,12 +6,17 @@ row per run. New fields go at the end and have a default.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
 import msgspec
 
 from millstream.formats.runs import Run, Segment
 
 JOBS_PATH = "/__millstream/jobs/"
 MSGPACK_TYPE = "application/msgpack"
+
+Holder = TypeVar("Holder")  # says where a run lies: the name of a segment, or its index
 
 
 class JobInput(msgspec.Struct, frozen=True, gc=False):
@@ -62,6 +67,28 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True):
 
     segments: list[Segment]
     runs: list[list[Run]]
+
+
+def cut_runs(
+    runs: Iterable[tuple[Holder, Run]], piece_bytes: int, piece_runs: int
+) -> Iterator[list[tuple[Holder, Run]]]:
+    """Cuts sorted runs into pieces of about this many bytes, and not many more runs than that.
+
+    A cut lies between two streams, but for a stream that is larger than a piece by itself.
+    """
+    piece: list[tuple[Holder, Run]] = []
+    size = 0
+    for holder, run in runs:
+        if size >= piece_bytes or len(piece) >= piece_runs:
+            next_stream = piece[-1][1].stream_id != run.stream_id
+            is_over = size >= 2 * piece_bytes or len(piece) >= 2 * piece_runs
+            if next_stream or is_over:
+                yield piece
+                piece, size = [], 0
+        piece.append((holder, run))
+        size += run.size
+    if piece:
+        yield piece
 
 
 def segment_name(shard: int, created_ms: int, random_hex: str) -> str:
