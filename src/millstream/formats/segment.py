@@ -2,10 +2,9 @@
 
 magic | row group … row group | footer | footer length u32 | magic
 
-Rows are sorted by stream and ordinal. Here they are written; segment_footer.py next door reads the
-footer and checks what the row groups hold. A *wire form* is what readers of a stream get: the
-messages one behind the other, in JSON mode each with a comma behind it. The rows hold the messages
-without the comma, `byte_end` and the runs count with it.
+Rows are sorted by stream and ordinal. They are written here; next door are the checksums
+(segment_footer.py) and the way back (segment_rows.py). A row holds a message without the comma that
+JSON mode has behind it on the wire; `byte_end` and the runs count with it.
 """
 
 from __future__ import annotations
@@ -15,43 +14,25 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream import __version__
 from millstream.formats.runs import Run
-from millstream.formats.segment_footer import seal_footer, unsealed_metadata
+from millstream.formats.segment_footer import SCHEMA, seal_footer, unsealed_metadata
+from millstream.formats.segment_rows import Bools, Int64s, Wire, int64s, wire_form
 from millstream.formats.wal import crc32c
 from millstream.limits import MIB, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 Block = tuple[bytes, "array[int] | None", "int | array[int]"]
 """Wire bytes; array("I") with the end of each message in them, None for exactly one message;
 the append time in milliseconds of all its messages, or array("Q") with the time of each."""
 
-SCHEMA = pa.schema(
-    [
-        pa.field("stream_id", pa.int64(), nullable=False),
-        pa.field("stream", pa.utf8(), nullable=False),
-        pa.field("ordinal", pa.int64(), nullable=False),
-        pa.field("byte_end", pa.int64(), nullable=False),
-        pa.field("append_ms", pa.timestamp("ms", "UTC"), nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("is_json", pa.bool_(), nullable=False),
-        pa.field("data", pa.binary(), nullable=False),
-    ]
-)
-
 # Level 1: on JSON of 256 bytes it is twice as fast as level 3 and no larger.
 _ZSTD_LEVEL = 1
 _PAGE_BYTES = 2 * MIB  # more than a row group, so that a column is one page there
 _COMMA = ord(",")
-_NO_BYTES = pa.scalar(b"", pa.binary())
-_COMMA_BYTES = pa.scalar(b",", pa.binary())
 
 
 class Content(NamedTuple):
@@ -113,7 +94,7 @@ class SegmentBuilder:
         return self._writer.finish()
 
     def _check_order(self, table: pa.Table) -> None:
-        stream_ids, ordinals = _int64s(table["stream_id"]), _int64s(table["ordinal"])
+        stream_ids, ordinals = int64s(table["stream_id"]), int64s(table["ordinal"])
         ascends = (stream_ids[1:] > stream_ids[:-1]) | (
             (stream_ids[1:] == stream_ids[:-1]) & (ordinals[1:] > ordinals[:-1])
         )
@@ -126,12 +107,12 @@ class SegmentBuilder:
         if not self._pending:
             return
         table = pa.concat_tables(self._pending)
-        sizes = _int64s(pc.binary_length(table["data"]).cast(pa.int64()))
+        sizes = int64s(pc.binary_length(table["data"]).cast(pa.int64()))
         wire_ends = np.zeros(table.num_rows + 1, np.int64)
         np.cumsum(sizes + _bools(table["is_json"]), out=wire_ends[1:])
         written = 0
-        for first, last in _row_groups(wire_ends, _int64s(table["stream_id"]), whole):
-            columns = pa.Table.slice(table, first, last - first).combine_chunks().to_batches()
+        for first, last in _row_groups(wire_ends, int64s(table["stream_id"]), whole):
+            columns = table.slice(first, last - first).combine_chunks().to_batches()
             assert len(columns) == 1  # a row group is far below the 2 GiB of an Arrow array
             self._writer.write(columns[0], wire_form(columns[0]))
             written = last
@@ -139,34 +120,6 @@ class SegmentBuilder:
         self._pending = [rest] if rest.num_rows else []
         self._pending_bytes = int(wire_ends[-1] - wire_ends[written])
         self._pending_rows = rest.num_rows
-
-
-class Wire(NamedTuple):
-    """The wire form of consecutive rows."""
-
-    data: bytes
-    ends: Int64s  # one more than rows: where each begins, and the end of the last
-
-
-def wire_form(columns: pa.RecordBatch) -> Wire:
-    """The wire form of rows, from their columns `is_json` and `data`."""
-    data, is_json = columns["data"], columns["is_json"]
-    json_rows = is_json.true_count
-    if json_rows == len(data):
-        data = pc.binary_join_element_wise(data, _NO_BYTES, _COMMA_BYTES)
-    elif json_rows:
-        commas = pc.if_else(is_json, _COMMA_BYTES, _NO_BYTES)
-        data = pc.binary_join_element_wise(data, commas, _NO_BYTES)
-    ends = _offsets(data)
-    first, last = int(ends[0]), int(ends[-1])
-    buffer = data.buffers()[2]
-    wire = b"" if buffer is None else buffer.slice(first, last - first).to_pybytes()
-    return Wire(wire, ends.astype(np.int64) - first)
-
-
-def _offsets(data: pa.Array) -> npt.NDArray[np.int32]:
-    offsets = np.frombuffer(data.buffers()[1], np.int32)
-    return offsets[data.offset : data.offset + len(data) + 1]
 
 
 class _Rows:
@@ -335,8 +288,8 @@ class _Writer:
 
 def _runs(columns: pa.RecordBatch, wire: Wire, row_group: int) -> list[Run]:
     """A run ends where the stream does, and where messages between two rows are elsewhere."""
-    stream_ids, ordinals = _int64s(columns["stream_id"]), _int64s(columns["ordinal"])
-    ends = _int64s(columns["byte_end"])
+    stream_ids, ordinals = int64s(columns["stream_id"]), int64s(columns["ordinal"])
+    ends = int64s(columns["byte_end"])
     begins = ends - np.diff(wire.ends)
     joined = (
         (stream_ids[1:] == stream_ids[:-1])
@@ -366,9 +319,6 @@ def _runs(columns: pa.RecordBatch, wire: Wire, row_group: int) -> list[Run]:
     )
 
 
-def _int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:
-    return column.to_numpy()
-
-
-def _bools(column: pa.Array | pa.ChunkedArray) -> Bools:
-    return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(False)
+def _bools(column: pa.ChunkedArray) -> Bools:
+    bools: Bools = column.to_numpy()
+    return bools

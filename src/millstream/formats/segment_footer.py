@@ -1,4 +1,4 @@
-"""The footer of a segment: what it says about us, and the checksums that make a segment safe.
+"""The columns of a segment and its footer, with the checksums that Parquet does not have.
 
 Parquet has a checksum for the content of a page, but none for the headers of pages and none for
 the footer. Ours are in the key-value metadata: `millstream.crc32c` is
@@ -19,6 +19,18 @@ from millstream.errors import DamagedSegment
 from millstream.formats.wal import crc32c
 
 FORMAT = 1
+SCHEMA = pa.schema(
+    [
+        pa.field("stream_id", pa.int64(), nullable=False),
+        pa.field("stream", pa.utf8(), nullable=False),
+        pa.field("ordinal", pa.int64(), nullable=False),
+        pa.field("byte_end", pa.int64(), nullable=False),
+        pa.field("append_ms", pa.timestamp("ms", "UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("is_json", pa.bool_(), nullable=False),
+        pa.field("data", pa.binary(), nullable=False),
+    ]
+)
 
 _MAGIC = b"PAR1"
 _FIRST_ROW_GROUP = len(_MAGIC)
@@ -75,6 +87,8 @@ def decode_footer(name: str, footer: bytes, object_bytes: int) -> Footer:
     if values.get(b"millstream.format") != b"%d" % FORMAT:
         found = values.get(b"millstream.format", b"none").decode(errors="replace")
         raise DamagedSegment(name, "the format", f"{FORMAT}, which this version reads", found)
+    if not metadata.schema.to_arrow_schema().equals(SCHEMA):
+        raise DamagedSegment(name, "the schema", "that of a segment", str(metadata.schema))
     digits = values[_KEY].partition(_ROW_GROUPS_MARK)[2]
     crcs = [int(digits[at : at + _DIGITS], 16) for at in range(0, len(digits), _DIGITS)]
     borders = [_row_group_start(metadata, index) for index in range(metadata.num_row_groups)]

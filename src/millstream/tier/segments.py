@@ -1,0 +1,151 @@
+"""Reading segments: only the row groups needed, by range requests, through a bounded cache.
+
+What a segment holds and how it is checked is in formats/segment.py and its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from millstream.errors import DamagedSegment
+from millstream.formats.runs import Run, Segment
+from millstream.formats.segment_footer import SCHEMA, Footer, decode_footer
+from millstream.formats.segment_rows import (
+    ColdBlock,
+    RowGroup,
+    decode_columns,
+    decode_row_group,
+)
+from millstream.limits import COLD_FETCH_BYTES_MAX, FOOTER_CACHE_BYTES, FOOTER_MEMORY_FACTOR
+from millstream.tier.shared_cache import SharedCache
+
+__all__ = ["ColdBlock", "SegmentReader", "SegmentStore"]
+
+
+class SegmentStore(Protocol):
+    """What a reader needs of an object store; it may block, and is called by many threads."""
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Exactly `length` bytes, or an error: of its own kind when there is no such object."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """None when there is no such object."""
+        ...
+
+
+class SegmentReader:
+    """Blocking, and safe to use from many threads.
+
+    An object that is not what was written raises `DamagedSegment`; nothing of it is returned.
+    Errors of the store pass through, so a missing object is the store's own error.
+    """
+
+    def __init__(self, store: SegmentStore, cache_bytes: int) -> None:
+        self._store = store
+        self._footers: SharedCache[str, Footer] = SharedCache(FOOTER_CACHE_BYTES, _footer_memory)
+        self._row_groups: SharedCache[tuple[str, int], RowGroup] = SharedCache(
+            cache_bytes, _row_group_memory
+        )
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._row_groups.used_bytes
+
+    def load_runs(self, segment: Segment, runs: Sequence[Run]) -> list[ColdBlock]:
+        """The wire form of runs of one segment, in the order asked for."""
+        name = segment.name
+
+        def load(keys: list[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], RowGroup]]:
+            footer = self._footer(segment)
+            for index, data in self._fetch(segment, footer, [index for _, index in keys]):
+                yield (name, index), decode_row_group(name, footer, index, data)
+
+        keys = [(name, index) for index in sorted({run.row_group for run in runs})]
+        row_groups = self._row_groups.get(keys, load)
+        return [row_groups[name, run.row_group].block(name, run) for run in runs]
+
+    def load_table(self, segment: Segment, row_groups: Sequence[int]) -> pa.Table:
+        """All columns of these row groups, in ascending order. The cache is left alone."""
+        footer = self._footer(segment)
+        fetched = self._fetch(segment, footer, sorted(set(row_groups)))
+        return pa.Table.from_batches(
+            [decode_columns(segment.name, footer, index, data) for index, data in fetched],
+            schema=SCHEMA,
+        )
+
+    def _footer(self, segment: Segment) -> Footer:
+        def load(names: list[str]) -> Iterator[tuple[str, Footer]]:
+            start = segment.size - segment.footer_bytes
+            data = self._get_range(segment, start, segment.footer_bytes)
+            footer = decode_footer(segment.name, data, segment.size)
+            _check_rows(segment, footer)
+            yield segment.name, footer
+
+        return self._footers.get([segment.name], load)[segment.name]
+
+    def _fetch(
+        self, segment: Segment, footer: Footer, row_groups: Sequence[int]
+    ) -> Iterator[tuple[int, bytes]]:
+        """Row groups with their bytes; neighbours come in one request."""
+        borders = footer.borders
+        for first, last in _spans(segment, borders, row_groups):
+            start = borders[first]
+            data = self._get_range(segment, start, borders[last + 1] - start)
+            for index in range(first, last + 1):
+                yield index, data[borders[index] - start : borders[index + 1] - start]
+
+    def _get_range(self, segment: Segment, start: int, length: int) -> bytes:
+        try:
+            data = self._store.get_range(segment.name, start, length)
+        except Exception as error:
+            found = self._store.size(segment.name)
+            if found is None or found == segment.size:
+                raise
+            raise _wrong_size(segment, found) from error
+        if len(data) != length:
+            place = f"the range of {length} bytes at {start}"
+            raise DamagedSegment(segment.name, place, "there", f"{len(data)} bytes")
+        return data
+
+
+def _spans(
+    segment: Segment, borders: Sequence[int], row_groups: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """First and last row group of each request: neighbours, as long as they are not too much."""
+    if row_groups and not 0 <= row_groups[0] <= row_groups[-1] < len(borders) - 1:
+        expected = f"to have row groups {row_groups[0]} to {row_groups[-1]}"
+        raise DamagedSegment(segment.name, "the object", expected, f"{len(borders) - 1}")
+    first = last = -1
+    for index in row_groups:
+        bytes_in_all = borders[index + 1] - borders[first]
+        if first >= 0 and index == last + 1 and bytes_in_all <= COLD_FETCH_BYTES_MAX:
+            last = index
+            continue
+        if first >= 0:
+            yield first, last
+        first = last = index
+    if first >= 0:
+        yield first, last
+
+
+def _check_rows(segment: Segment, footer: Footer) -> None:
+    rows = footer.metadata.num_rows
+    if rows != segment.rows:
+        raise DamagedSegment(segment.name, "the object", f"of {segment.rows} rows", f"{rows} rows")
+
+
+def _wrong_size(segment: Segment, found: int) -> DamagedSegment:
+    return DamagedSegment(segment.name, "the object", f"of {segment.size} bytes", f"{found} bytes")
+
+
+def _footer_memory(footer: Footer) -> int:
+    serialized: int = footer.metadata.serialized_size
+    return FOOTER_MEMORY_FACTOR * serialized
+
+
+def _row_group_memory(row_group: RowGroup) -> int:
+    return row_group.nbytes
