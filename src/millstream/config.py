@@ -252,29 +252,59 @@ def environment_name(setting: dataclasses.Field[Any]) -> str:
 
 
 def build_config(
-    flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str] | None = None,
+    fallbacks: Mapping[str, str] | None = None,
 ) -> Config:
-    """`flags` maps field names to the text given, None where none was. Raises InvalidSetting."""
+    """`flags` maps field names to the text given, None where none was. Raises InvalidSetting.
+
+    `fallbacks` stand in for defaults: what a pipeline knows of its server's settings.
+    """
     if environment is None:
         environment = os.environ
     if flags.get("memory") and flags.get("data_dir"):
         raise InvalidSetting("--memory keeps nothing on disk; leave out --data-dir")
-    values: dict[str, Any] = {}
-    for setting in dataclasses.fields(Config):
-        given, source = flags.get(setting.name), flag_name(setting)
-        if given is None:
-            source = environment_name(setting)
-            given = environment.get(source)
-            if given == "" and setting.metadata["parse"] is Path:
-                given = None  # no file or folder has an empty name
-        if given is not None:
-            try:
-                values[setting.name] = setting.metadata["parse"](given)
-            except InvalidSetting as error:
-                raise InvalidSetting(f"{source}: {error}") from None
+    values = {
+        setting.name: value
+        for setting in dataclasses.fields(Config)
+        if (value := _value(setting, flags, environment, fallbacks or {})) is not None
+    }
     config = Config(**values)
     _check_together(config)
     return _with_aws_variables(config, environment)
+
+
+def log_settings(flags: Mapping[str, str | None]) -> tuple[str, str]:
+    """Format and level of the log alone, for commands that take no other settings."""
+    settings = {setting.name: setting for setting in dataclasses.fields(Config)}
+    log_format, log_level = (
+        _value(settings[name], flags, os.environ, {}) or settings[name].default
+        for name in ("log_format", "log_level")
+    )
+    return log_format, log_level
+
+
+def _value(
+    setting: dataclasses.Field[Any],
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    fallbacks: Mapping[str, str],
+) -> Any:
+    """What somebody said, parsed; None when nobody did."""
+    given, source = flags.get(setting.name), flag_name(setting)
+    if given is None:
+        source = environment_name(setting)
+        given = environment.get(source)
+        if given == "" and setting.metadata["parse"] is Path:
+            given = None  # no file or folder has an empty name
+    if given is None:
+        source, given = f"{flag_name(setting)} of the server", fallbacks.get(setting.name)
+    if given is None:
+        return None
+    try:
+        return setting.metadata["parse"](given)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"{source}: {error}") from None
 
 
 def _with_aws_variables(config: Config, environment: Mapping[str, str]) -> Config:
@@ -319,3 +349,11 @@ def _check_cold(config: Config) -> None:
         raise InvalidSetting(
             "--cold-endpoint, --cold-region and the keys need --cold s3://bucket/prefix"
         )
+
+
+def java_home(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Where a Java is that somebody chose for us."""
+    if environment is None:
+        environment = os.environ
+    found = environment.get("JAVA_HOME")
+    return Path(found) if found else None

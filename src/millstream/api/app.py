@@ -9,6 +9,7 @@ from millstream.api.arguments import Query
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
 from millstream.api.errors import respond_error
+from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics, respond_health, respond_ready
@@ -78,6 +79,7 @@ class Handlers(NamedTuple):
     bootstraps: Bootstraps
     batches: Batches
     control: SubscriptionRoutes
+    jobs: JobRoutes | None = None  # there is none without a cold tier
 
 
 class App:
@@ -149,6 +151,9 @@ class App:
             self._handlers.long_polls.open(request, key, query)
 
     def _handle_other(self, request: Request) -> None:
+        if self._handlers.jobs is not None and request.path.startswith(JOBS_ROOT):
+            self._handlers.jobs.handle(request)
+            return
         if request.method == b"PUT" and request.path[1:] in RESERVED_BUCKETS:
             check_bucket_id(request.path[1:], new=True)
         operation = self._operations.get(request.path)
