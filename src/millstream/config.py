@@ -275,13 +275,13 @@ def build_config(
 
 
 def log_settings(flags: Mapping[str, str | None]) -> tuple[str, str]:
-    """Format and level of the log alone, for commands that take no other settings."""
-    settings = {setting.name: setting for setting in dataclasses.fields(Config)}
-    log_format, log_level = (
-        _value(settings[name], flags, os.environ, {}) or settings[name].default
-        for name in ("log_format", "log_level")
-    )
-    return log_format, log_level
+    """Format and level of the log alone, for commands that take few other settings."""
+    values: list[Any] = [
+        _value(setting, flags, os.environ, {}) or setting.default
+        for setting in dataclasses.fields(Config)
+        if setting.name in ("log_format", "log_level")
+    ]
+    return values[0], values[1]
 
 
 def _value(

@@ -22,8 +22,6 @@ _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",  # the JVM only schedules; rows never enter it
-    "spark.pyspark.python": sys.executable,
-    "spark.pyspark.driver.python": sys.executable,
 }
 
 
@@ -33,4 +31,7 @@ def start_session(master: str, settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("millstream pipeline")
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if master.startswith("local"):
+        session.sparkContext.pythonExec = sys.executable  # not whatever python3 is on the path
+    return session
