@@ -10,7 +10,7 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     engine/      submits commands, applies what is committed, wakes, expires, checkpoints
     journal/     one contract, two implementations: memory and wal
     state/       the heart: commands, stream state, apply(command) -> outcome; pure
-    formats/     byte layouts: WAL records, command codec, checkpoint blocks
+    formats/     byte layouts: WAL records, command codec, checkpoint blocks, Parquet segments
     protocol/    the words of the wire: offsets, cursors, JSON mode, SSE frames, durations
     telemetry.py config.py limits.py errors.py clock.py      the floor
 """

@@ -25,6 +25,8 @@ from millstream.formats.segment_rows import Bools, Int64s, Wire, int64s, wire_fo
 from millstream.formats.wal import crc32c
 from millstream.limits import MIB, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX
 
+__all__ = ["SCHEMA", "Block", "Content", "EncodedSegment", "SegmentBuilder", "encode_segment"]
+
 Block = tuple[bytes, "array[int] | None", "int | array[int]"]
 """Wire bytes; array("I") with the end of each message in them, None for exactly one message;
 the append time in milliseconds of all its messages, or array("Q") with the time of each."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from millstream.errors import DamagedSegment
+from millstream.errors import DamagedSegment, ObjectTooShort
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment_footer import SCHEMA, Footer, decode_footer
 from millstream.formats.segment_rows import (
@@ -29,19 +29,15 @@ class SegmentStore(Protocol):
     """What a reader needs of an object store; it may block, and is called by many threads."""
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes, or an error: of its own kind when there is no such object."""
-        ...
-
-    def size(self, name: str) -> int | None:
-        """None when there is no such object."""
+        """Exactly `length` bytes. Raises ObjectMissing, ObjectTooShort, StoreUnavailable."""
         ...
 
 
 class SegmentReader:
     """Blocking, and safe to use from many threads.
 
-    An object that is not what was written raises `DamagedSegment`; nothing of it is returned.
-    Errors of the store pass through, so a missing object is the store's own error.
+    An object that is not what was written raises DamagedSegment; nothing of it is returned. Other
+    errors of the store pass through: after ObjectMissing the caller plans its read again.
     """
 
     def __init__(self, store: SegmentStore, cache_bytes: int) -> None:
@@ -100,16 +96,10 @@ class SegmentReader:
 
     def _get_range(self, segment: Segment, start: int, length: int) -> bytes:
         try:
-            data = self._store.get_range(segment.name, start, length)
-        except Exception as error:
-            found = self._store.size(segment.name)
-            if found is None or found == segment.size:
-                raise
-            raise _wrong_size(segment, found) from error
-        if len(data) != length:
-            place = f"the range of {length} bytes at {start}"
-            raise DamagedSegment(segment.name, place, "there", f"{len(data)} bytes")
-        return data
+            return self._store.get_range(segment.name, start, length)
+        except ObjectTooShort as error:
+            expected = f"of {segment.size} bytes"
+            raise DamagedSegment(segment.name, "the object", expected, error.message) from error
 
 
 def _spans(
@@ -136,10 +126,6 @@ def _check_rows(segment: Segment, footer: Footer) -> None:
     rows = footer.metadata.num_rows
     if rows != segment.rows:
         raise DamagedSegment(segment.name, "the object", f"of {segment.rows} rows", f"{rows} rows")
-
-
-def _wrong_size(segment: Segment, found: int) -> DamagedSegment:
-    return DamagedSegment(segment.name, "the object", f"of {segment.size} bytes", f"{found} bytes")
 
 
 def _footer_memory(footer: Footer) -> int:
