@@ -23,7 +23,7 @@ _SIZE_FACTOR = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(|ms|s|m|h)")
 _STORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 _KEYED_SCHEMES = ("s3", "s3a", "gs", "https")  # in others an @ separates container and account
-_ENDPOINT = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")
+_ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:/[^\s@?#]*)?")
 _SECONDS_FACTOR = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
 
 
@@ -94,7 +94,8 @@ def parse_cold(text: str) -> str:
 
 
 def parse_endpoint(text: str) -> str:
-    if text and not _ENDPOINT.fullmatch(text):
+    match = _ENDPOINT.fullmatch(text)
+    if text and (match is None or int(match[1] or 0) > 65535):
         raise InvalidSetting(f"{text!r} is not an address such as https://s3.example.org:9000")
     return text.rstrip("/")
 
@@ -312,12 +313,18 @@ def _with_aws_variables(config: Config, environment: Mapping[str, str]) -> Confi
     if not config.cold.startswith(("s3:", "s3a:")):
         return config
 
-    def first(*names: str) -> str:
-        return next((environment[name] for name in names if environment.get(name)), "")
+    def first(*names: str, parse: Callable[[str], str] = str) -> str:
+        name = next((name for name in names if environment.get(name)), None)
+        try:
+            return parse(environment[name]) if name else ""
+        except InvalidSetting as error:
+            raise InvalidSetting(f"{name}: {error}") from None
 
     found: dict[str, Any] = {}
     if not config.cold_endpoint:
-        found["cold_endpoint"] = first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        found["cold_endpoint"] = first(
+            "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", parse=parse_endpoint
+        )
     if not config.cold_region:
         found["cold_region"] = first("AWS_REGION", "AWS_DEFAULT_REGION")
     if not config.cold_access_key_id:

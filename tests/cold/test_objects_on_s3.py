@@ -162,6 +162,20 @@ def test_a_store_travels_to_another_process(store: ObjectStore) -> None:
     assert pickle.loads(pickle.dumps(store)).get("a") == b"1"
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_gets_an_error_and_does_not_hang(store: ObjectStore) -> None:
+    store.put("a", b"1")
+    child = os.fork()
+    if child == 0:
+        try:
+            ObjectStore(store.settings).get("a")
+        except RuntimeError as error:
+            os._exit(42 if "forked" in str(error) else 1)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+
+
 def test_threads_share_a_store(store: ObjectStore) -> None:
     def work(number: int) -> bool:
         data = os.urandom(50_000)
@@ -272,10 +286,11 @@ def test_every_operation_gets_over_trouble_that_passes(
 def test_a_truncated_answer_is_asked_for_again(far_store: ObjectStore, proxy: FaultyStore) -> None:
     data = os.urandom(2 << 20)
     far_store.put("a", data)
-    for read, expected in (
+    reads: list[tuple[Callable[[], bytes], bytes]] = [
         (lambda: far_store.get("a"), data),
         (lambda: far_store.get_range("a", 77, 1 << 20), data[77 : 77 + (1 << 20)]),
-    ):
+    ]
+    for read, expected in reads:
         with proxy.failing(Fault(truncate=True, methods=("GET",), times=2)):
             assert read() == expected
             assert proxy.faults == 2

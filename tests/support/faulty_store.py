@@ -84,7 +84,7 @@ class FaultyStore:
             if fault.methods and method not in fault.methods:
                 return PASS, self.changed
             self._matching += 1
-            if (self._matching - 1) % fault.every or fault.times and self.faults >= fault.times:
+            if (self._matching - 1) % fault.every or (fault.times and self.faults >= fault.times):
                 return PASS, self.changed
             self.faults += fault != PASS
             return fault, self.changed

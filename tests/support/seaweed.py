@@ -141,6 +141,9 @@ class SeaweedFS:
             self._process.wait()
             self._process = None
             self._is_paused = False
+        for service in SERVICES:  # sockets that it puts nowhere else
+            port = self._ports.get(service + ".grpc")
+            Path(f"/tmp/seaweedfs-{service}-grpc-{port}.sock").unlink(missing_ok=True)
 
     def ensure_running(self) -> None:
         """Whatever a test did to it."""

@@ -13,7 +13,9 @@ from millstream.config import (
     build_config,
     environment_name,
     flag_name,
+    parse_cold,
     parse_count,
+    parse_endpoint,
     parse_flag,
     parse_listen,
     parse_seconds,
@@ -168,6 +170,94 @@ def test_no_counts(text: str) -> None:
         parse_count(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("fs:/a/b", "fs:a", "fs:///a", "file:///a", "s3://bucket", "s3://bucket/a/b", "s3a://b"),
+        *("gs://bucket/a", "az://container/a", "abfss://container@account.dfs.core.windows.net/a"),
+        *("https://account.blob.core.windows.net/container", ""),
+    ],
+)
+def test_places_for_objects(text: str) -> None:
+    assert parse_cold(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/a",
+        "a",
+        "fs:",
+        "fs://a",
+        "s3:",
+        "s3://",
+        "s3:bucket",
+        "S3://b",
+        "ftp://a",
+        "http://a",
+        "s3",
+    ],
+)
+def test_no_places_for_objects(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="not a place for objects"):
+        parse_cold(text)
+
+
+def test_keys_in_a_url_are_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidSetting, match="--cold-access-key-id") as caught:
+        build_config({"cold": "s3://someid:somesecret@bucket/a"}, {})
+    assert "somesecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["http://127.0.0.1:8333", "https://s3.example.org", "http://[::1]:9000", "http://a_b/c"]
+)
+def test_endpoints(text: str) -> None:
+    assert parse_endpoint(text) == parse_endpoint(text + "/") == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "127.0.0.1:80", "ftp://a", "http://", "http://a:b", "http://a:65536", "http://a b"],
+)
+def test_no_endpoints(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="not an address"):
+        parse_endpoint(text)
+
+
+AWS = {
+    "AWS_ACCESS_KEY_ID": "aws-id",
+    "AWS_SECRET_ACCESS_KEY": "aws-secret",
+    "AWS_SESSION_TOKEN": "aws-token",
+    "AWS_DEFAULT_REGION": "aws-region",
+    "AWS_ENDPOINT_URL": "http://aws",
+}
+
+
+def test_what_s3_needs_and_nobody_gave_comes_from_the_variables_of_aws() -> None:
+    config = build_config({"cold": "s3://bucket"}, AWS)
+    assert (config.cold_access_key_id, config.cold_secret_access_key) == ("aws-id", "aws-secret")
+    assert config.cold_session_token == "aws-token"
+    assert (config.cold_region, config.cold_endpoint) == ("aws-region", "http://aws")
+
+
+def test_a_key_of_ours_is_not_mixed_with_a_token_of_aws() -> None:
+    flags = {"cold": "s3://bucket", "cold_access_key_id": "id", "cold_secret_access_key": "secret"}
+    config = build_config(flags, AWS | {"MILLSTREAM_COLD_REGION": "ours"})
+    assert (config.cold_access_key_id, config.cold_secret_access_key) == ("id", "secret")
+    assert config.cold_session_token == ""
+    assert config.cold_region == "ours"
+
+
+def test_the_variables_of_aws_mean_nothing_to_another_store() -> None:
+    assert build_config({}, AWS) == Config()
+
+
+def test_a_bad_address_in_a_variable_of_aws_is_told_by_name() -> None:
+    with pytest.raises(InvalidSetting, match=r"^AWS_ENDPOINT_URL: 'x'"):
+        build_config({"cold": "s3://bucket"}, {"AWS_ENDPOINT_URL": "x"})
+
+
 # Every setting
 
 
@@ -217,6 +307,12 @@ def test_every_default_is_what_its_own_text_parses_to(setting: dataclasses.Field
         ({"memory": "true", "data_dir": "x"}, "--data-dir"),
         ({"log_level": "INFO"}, "--log-level"),
         ({"log_format": "xml"}, "--log-format"),
+        ({"cold": "s3://b", "cold_access_key_id": "k"}, "--cold-secret-access-key"),
+        ({"cold": "s3://b", "cold_secret_access_key": "s"}, "--cold-access-key-id"),
+        ({"cold": "s3://b", "cold_session_token": "t"}, "--cold-access-key-id"),
+        ({"cold_endpoint": "http://h"}, "--cold s3://"),
+        ({"cold": "gs://b", "cold_region": "r"}, "--cold s3://"),
+        ({"cold_timeout": "99ms"}, "--cold-timeout"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(flags: dict[str, str], named: str) -> None:

@@ -17,6 +17,7 @@ from millstream.errors import ObjectMissing, ObjectTooShort, StoreUnavailable
 from millstream.tier.object_names import ObjectInfo
 
 _NEW = ".new"
+_GONE = (FileNotFoundError, NotADirectoryError)
 LEFTOVER_SECONDS = 3600.0  # far longer than any write takes: other processes write here too
 
 
@@ -67,33 +68,41 @@ class ObjectFolder:
             return None
 
     def delete(self, names: Iterable[str]) -> None:
+        changed = set[str]()
         for name in names:
-            with self._failures("delete", name), contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(name))
+            path = self._path(name)
+            with self._failures("delete", name), contextlib.suppress(*_GONE):
+                os.unlink(path)
+                changed.add(os.path.dirname(path))
+        for folder in changed:
+            with self._failures("delete", folder):
+                sync_folder(folder)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folders = [prefix]
         while folders:
             folder = folders.pop()
             with self._failures("list", folder):
-                entries = self._entries(folder)
+                found, inner = self._look_into(folder)
+            folders += inner
+            yield from found
+
+    def _look_into(self, folder: str) -> tuple[Sequence[ObjectInfo], Sequence[str]]:
+        """The objects of one folder, and the folders in it; none when there is no such folder."""
+        found, inner = list[ObjectInfo](), list[str]()
+        with contextlib.suppress(*_GONE), os.scandir(self._path(folder)) as entries:
             for entry in entries:
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
-                    folders.append(name)
+                    inner.append(name)
                     continue
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    found = entry.stat()
-                    yield ObjectInfo(name, found.st_size, found.st_mtime_ns // 1_000_000)
-
-    def _entries(self, folder: str) -> Sequence[os.DirEntry[str]]:
-        try:
-            with os.scandir(self._path(folder)) as entries:
-                return sorted(entries, key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+                    status = entry.stat()
+                    modified_ms = status.st_mtime_ns // 1_000_000
+                    found.append(ObjectInfo(name, status.st_size, modified_ms))
+        return found, inner
 
     def _path(self, name: str) -> str:
         return os.path.join(self.root, name) if name else self.root
@@ -161,11 +170,13 @@ class ObjectFolder:
 
 
 def _make_root(folder: str) -> None:
+    above = os.path.dirname(folder)
     if not os.path.isdir(folder):
-        above = os.path.dirname(folder)
-        _make_root(above)
+        if not os.path.isdir(above):
+            _make_root(above)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
+    with contextlib.suppress(PermissionError):  # then it is not we who made the folder
         sync_folder(above)
 
 

@@ -13,6 +13,7 @@ store that hangs once leaves time for another try.
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
 import threading
@@ -62,10 +63,12 @@ LIST_PAGE = 1000  # what S3 gives in one answer
 TRANSIENT_CODES = ("RequestTimeout", "IncompleteBody", "SlowDown")  # S3 sends them with a 4xx too
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_INSTANCE_KEYS = re.compile(r"http://169\.254\.\d+\.\d+")  # the last place obstore looks for keys
+_BARE_REDIRECT = "Received redirect without LOCATION"
 _CAUSES = (  # obstore says "error sending request" and keeps the reason in its debug text
-    re.compile(r'kind: \w+, message: "([^"]+)"'),
-    re.compile(r"\b(TimedOut|IncompleteMessage|UnexpectedEof|ConnectionReset)\b"),
-    re.compile(r"\b(dns error|ChannelClosed)\b"),
+    re.compile(r'\bmessage: "([^"]+)"'),
+    re.compile(r'\berror: "([^"]+)"'),
+    re.compile(r"\b(TimedOut|IncompleteMessage|UnexpectedEof)\b"),
 )
 
 Result = TypeVar("Result")
@@ -88,9 +91,12 @@ class ColdSettings(NamedTuple):
 
 
 def cold_settings(config: Config) -> ColdSettings:
-    """What the settings of a server say about its cold tier."""
+    """What the settings of a server say about its cold tier. A folder becomes absolute."""
+    url = config.cold or f"fs:{config.data_dir / 'cold'}"
+    if url.startswith("fs:"):
+        url = f"fs:{os.path.abspath(url.removeprefix('fs:'))}"
     return ColdSettings(
-        config.cold or f"fs:{(config.data_dir / 'cold').absolute()}",
+        url,
         config.cold_endpoint,
         config.cold_region,
         config.cold_access_key_id,
@@ -217,6 +223,21 @@ class _Deadline:
 
     def seconds_left(self) -> float:
         return self._end - time.monotonic()
+
+
+_pid_of_threads: int | None = None  # the process in which obstore has started its threads
+
+
+def _refuse_after_fork() -> None:
+    """obstore's threads do not survive a fork: a request of the child would wait for ever."""
+    global _pid_of_threads
+    if _pid_of_threads is None:
+        _pid_of_threads = os.getpid()
+    elif _pid_of_threads != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one that had used the object store; "
+            "start it by spawn, or fork before the first use"
+        )
 
 
 class RemoteObjects:
@@ -347,7 +368,7 @@ class RemoteObjects:
                 pages = None
                 raise
 
-        while page := self._run("list", prefix, attempt, self._deadline()):
+        while page := self._run("list", prefix + "/", attempt, self._deadline()):
             for entry in page:
                 modified_ms = int(entry["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(entry["path"], entry["size"], modified_ms)
@@ -363,13 +384,14 @@ class RemoteObjects:
         deadline: _Deadline,
     ) -> Result:
         """The result of the first try that gets one. Raises our errors only."""
+        _refuse_after_fork()
         wait_seconds, cause = BACKOFF_SECONDS, "no time for a try"
         last: Exception | None = None
         while (client := self._client_within(deadline.seconds_left())) is not None:
             self._count(kind)
             try:
                 return attempt(client)
-            except (BaseError, FileNotFoundError, OSError, _ShortAnswer) as error:
+            except (BaseError, OSError, _ShortAnswer) as error:
                 self._raise_if_final(kind, name, error)
                 cause, last = _cause_of(error), error
             wait = wait_seconds * self._waits.uniform(0.5, 1)
@@ -407,11 +429,10 @@ class RemoteObjects:
             "connect_timeout": timedelta(seconds=min(patience, CONNECT_SECONDS_MAX)),
         }
         config: Any = {}
-        if settings.url.startswith(("s3:", "s3a:")):
-            config = _s3_config(settings)
-            if settings.endpoint.startswith("http:"):
-                options["allow_http"] = True
         try:
+            if _is_s3(settings.url):
+                config = _s3_config(settings)
+                options["allow_http"] = settings.endpoint.startswith("http:")
             client = from_url(
                 settings.url,
                 config=config,
@@ -438,10 +459,9 @@ class RemoteObjects:
             ) from error
         if isinstance(error, FileNotFoundError):
             raise ObjectMissing(f"there is no {self._place(name)}") from error
-        if "169.254." in text and "/latest/" in text:  # the last place obstore looks for keys
+        if _INSTANCE_KEYS.search(text):
             raise StoreRefused(
-                "no keys for the object store: give --cold-access-key-id and "
-                "--cold-secret-access-key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                f"no keys for {self._settings.url}: give {_names_of_keys(self._settings.url)}"
             ) from error
         if isinstance(error, NotSupportedError):
             raise StoreRefused(
@@ -457,7 +477,7 @@ class RemoteObjects:
                 f"({code or status or 'no permission'}): check --cold-access-key-id and "
                 "--cold-secret-access-key and what they are allowed"
             ) from error
-        if "redirect" in text or code in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
+        if _BARE_REDIRECT in text or code in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
             raise StoreRefused(
                 f"{self._settings.url} is in another region; change --cold-region"
             ) from error
@@ -474,6 +494,19 @@ class _OutOfRange(Exception):
     """The store says that the range begins behind the end of the object."""
 
 
+def _is_s3(url: str) -> bool:
+    return url.startswith(("s3:", "s3a:"))
+
+
+def _names_of_keys(url: str) -> str:
+    if _is_s3(url):
+        return (
+            "--cold-access-key-id and --cold-secret-access-key, "
+            "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    return "the variables of its provider, such as GOOGLE_APPLICATION_CREDENTIALS"
+
+
 def _s3_config(settings: ColdSettings) -> dict[str, Any]:
     """Keys that are not given are looked for by obstore: variables, web identity, instance."""
     bucket = urlsplit(settings.url).netloc
@@ -481,6 +514,9 @@ def _s3_config(settings: ColdSettings) -> dict[str, Any]:
         # A bucket with a dot in its name matches no certificate as a host.
         "virtual_hosted_style_request": not settings.endpoint and "." not in bucket
     }
+    region = settings.region or "us-east-1"
+    address = settings.endpoint or f"https://{bucket}.s3.{region}.amazonaws.com"
+    HTTPStore.from_url(address)  # raises; an S3 client would panic at its first request
     if settings.endpoint:
         config["endpoint"] = settings.endpoint
     if settings.region:

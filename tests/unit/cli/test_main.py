@@ -52,6 +52,13 @@ def test_an_invalid_setting_is_told_in_one_line_with_exit_code_2(
     assert line.startswith("millstream: --listen: 'nonsense'")
 
 
+def test_a_place_for_objects_that_is_none_is_an_invalid_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["serve", "--cold", "nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("millstream: --cold: 'nowhere' is not a place")
+
+
 def test_a_server_that_cannot_start_says_why_with_exit_code_2(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
