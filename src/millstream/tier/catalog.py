@@ -12,7 +12,6 @@ catalog_verify.py   a walk over everything
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge as merge_sorted
 from pathlib import Path
@@ -33,7 +32,9 @@ from millstream.tier.catalog_files import (
     ROOT_NAME,
     Meta,
     ReadFile,
+    copy_database,
     create_files,
+    empty_wal,
     open_for_work,
     shard_name,
 )
@@ -214,8 +215,9 @@ class Catalog:
         with open_for_work(self._path(None if is_root else number)) as db:
             merge = merge_root if is_root else merge_shard
             merge(db, part)
-        self._lsns[number] = max(self._lsns[number], part.lsn)
-        self.lsn = min(self._lsns)
+            self._lsns[number] = max(self._lsns[number], part.lsn)
+            self.lsn = min(self._lsns)
+            empty_wal(db)
 
     def garbage(self) -> list[tuple[str, int]]:
         """Names and sizes of objects nothing refers to any more."""
@@ -271,17 +273,14 @@ class Catalog:
                 yield name, Run(*run)
 
     def back_up(self, shard: int | None, to: Path) -> int:
-        """A copy of one shard's file (None: the root file) as of one moment; its lsn."""
+        """A copy of one shard's file (None: the root file) as of one moment; its lsn.
+
+        Made for an upload: it is not synced. Never open the catalog's own files for that: closing
+        one would take the locks of SQLite's connections in this process away.
+        """
         to.unlink(missing_ok=True)
         with open_for_work(self._path(shard)) as db:
-            copy = sqlite3.connect(to, isolation_level=None)
-            try:
-                copy.execute("PRAGMA synchronous = OFF")
-                db.backup(copy)
-                [(lsn,)] = copy.execute("SELECT lsn FROM meta").fetchall()
-                return int(lsn)
-            finally:
-                copy.close()
+            return copy_database(db, to)
 
     def verify(self) -> Verified:
         """Walks everything; stops at the first thing that does not fit."""

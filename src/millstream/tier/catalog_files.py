@@ -183,12 +183,31 @@ def empty_wal(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
+def copy_database(db: sqlite3.Connection, to: Path) -> int:
+    """The lsn of the copy."""
+    try:
+        copy = sqlite3.connect(to, isolation_level=None)
+        try:
+            copy.execute("PRAGMA synchronous = OFF")
+            db.backup(copy)
+            [(lsn,)] = copy.execute("SELECT lsn FROM meta").fetchall()
+        finally:
+            copy.close()
+    except sqlite3.Error as error:
+        raise as_ours(to, error) from error
+    return int(lsn)
+
+
 def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+        try:
+            db.execute(f"PRAGMA cache_size = -{cache_kib}")
+        except BaseException:
+            db.close()
+            raise
     except sqlite3.Error as error:
         raise as_ours(path, error) from error
-    db.execute(f"PRAGMA cache_size = -{cache_kib}")
     return db
 
 

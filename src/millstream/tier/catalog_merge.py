@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-import msgspec
+from msgspec.structs import astuple
 
 from millstream.formats.runs import Run, Segment
 from millstream.tier.catalog_changes import Changes, Replacement
-from millstream.tier.catalog_files import empty_wal
 
 _ROWS_AT_ONCE = 200
 
@@ -25,9 +24,16 @@ _ADD_RUNS = (
 )
 _PUT_STREAMS = (
     "INSERT INTO streams (stream_id, path, deadline_ms, listed, created_ms, image) VALUES {}"
-    " ON CONFLICT (stream_id) DO UPDATE SET path = excluded.path,"
-    " deadline_ms = excluded.deadline_ms, listed = excluded.listed,"
-    " created_ms = excluded.created_ms, image = excluded.image"
+    " ON CONFLICT (stream_id) DO UPDATE SET image = excluded.image"
+)
+# Most changes are of the image alone: the indexes are only touched where their columns differ.
+_INDEXED = "path, deadline_ms, listed, created_ms"
+_PUT_INDEXED = (
+    f"WITH given (stream_id, {_INDEXED}) AS (VALUES {{}})"
+    f" UPDATE streams SET ({_INDEXED}) = (g.path, g.deadline_ms, g.listed, g.created_ms)"
+    " FROM given g WHERE streams.stream_id = g.stream_id"
+    " AND (streams.path, streams.deadline_ms, streams.listed, streams.created_ms)"
+    " IS NOT (g.path, g.deadline_ms, g.listed, g.created_ms)"
 )
 _TRIM = (
     "WITH trims (stream_id, ordinal) AS (VALUES {})"
@@ -44,17 +50,16 @@ def merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
     with _Transaction(db, changes.lsn) as there:
         if not there:
             _merge_shard(db, changes)
-    empty_wal(db)
 
 
 def merge_root(db: sqlite3.Connection, changes: Changes) -> None:
     with _Transaction(db, changes.lsn) as there:
         if not there:
-            gone = [(key,) for key, value in changes.records if value is None]
+            last = dict(changes.records)
+            gone = [(key,) for key, value in last.items() if value is None]
             _in_batches(db, "DELETE FROM records WHERE key IN (VALUES {})", gone)
-            kept = [(key, value) for key, value in changes.records if value is not None]
+            kept = [(key, value) for key, value in last.items() if value is not None]
             _in_batches(db, _PUT_RECORDS, kept)
-    empty_wal(db)
 
 
 class _Transaction:
@@ -88,7 +93,8 @@ def _merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
     gone = [(stream_id,) for stream_id in changes.removed]
     _in_batches(db, "DELETE FROM runs WHERE stream_id IN (VALUES {})", gone)
     _in_batches(db, "DELETE FROM streams WHERE stream_id IN (VALUES {})", gone)
-    _in_batches(db, _PUT_STREAMS, map(msgspec.structs.astuple, changes.streams))
+    _in_batches(db, _PUT_STREAMS, (astuple(row) for row in changes.streams))
+    _in_batches(db, _PUT_INDEXED, (astuple(row)[:-1] for row in changes.streams))
     db.execute(
         "DELETE FROM runs WHERE segment > ? AND stream_id NOT IN (SELECT stream_id FROM streams)",
         (last,),
@@ -117,7 +123,7 @@ def _add_segments(
                 segment.created_ms,
             ),
         ).lastrowid
-        _in_batches(db, _ADD_RUNS, ((*msgspec.structs.astuple(run), number) for run in its_runs))
+        _in_batches(db, _ADD_RUNS, ((*astuple(run), number) for run in its_runs))
 
 
 def _replace(db: sqlite3.Connection, replacement: Replacement, lsn: int) -> None:
@@ -129,11 +135,14 @@ def _replace(db: sqlite3.Connection, replacement: Replacement, lsn: int) -> None
         return
     numbers = f"segment IN ({_marks(len(found))})"
     db.execute(
-        "CREATE TEMP TABLE replaced AS SELECT stream_id, min(first_ordinal) AS first_ordinal,"
-        f" max(first_ordinal + count) AS end_ordinal FROM runs WHERE {numbers} GROUP BY stream_id",
+        "CREATE TEMP TABLE replaced"
+        " (stream_id INTEGER PRIMARY KEY, first_ordinal INTEGER, end_ordinal INTEGER)"
+    )
+    db.execute(
+        "INSERT INTO replaced SELECT stream_id, min(first_ordinal), max(first_ordinal + count)"
+        f" FROM runs WHERE {numbers} GROUP BY stream_id",
         found,
     )
-    db.execute("CREATE UNIQUE INDEX temp.replaced_by_stream ON replaced (stream_id)")
     db.execute(f"DELETE FROM runs WHERE {numbers}", found)
     _discard_segments(db, numbers, found, lsn)
     last = _last_segment(db)
