@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
+
+from millstream.config import Config, pipeline_environment
 
 log = structlog.get_logger("millstream.pipeline")
 
@@ -24,23 +27,26 @@ class WorkFinder(Protocol):
 
 
 class PipelineProcess:
-    """`command` runs all jobs there are and ends."""
+    """It runs all the jobs there are and ends."""
 
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], work: WorkFinder
-    ) -> None:
-        self._command = command
-        self._environment = environment
+    def __init__(self, config: Config, work: WorkFinder) -> None:
+        self._environment = pipeline_environment(config)
         self._work = work
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        self._task = tasks.create_task(self._look_after())
+    def start(self, loop: asyncio.AbstractEventLoop, url: str) -> None:
+        """`url` is where the server is reached from this machine."""
+        run = ("-m", "millstream", "pipeline", "run", "--once", "--server", url)
+        self._command = (sys.executable, *run)
+        self._task = loop.create_task(self._look_after())
+        self._task.add_done_callback(_report)
 
     async def close(self) -> None:
+        """The process has ended when this returns."""
         if self._task is not None:
             self._task.cancel()
+            await asyncio.wait([self._task])
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -84,7 +90,16 @@ class PipelineProcess:
 
     async def _run(self) -> int:
         log.info("starting the pipeline")
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, env=dict(self._environment)
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, env=self._environment
+            )
+        except OSError as error:
+            log.warning("the pipeline cannot be started", error=str(error))
+            return 1
         return await self._process.wait()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("looking after the pipeline failed", exc_info=task.exception())
