@@ -172,6 +172,7 @@ class Checkpointer:
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()
+        self.check()
 
     async def close(self) -> None:
         """The last checkpoint, unless there is next to nothing to replay."""
