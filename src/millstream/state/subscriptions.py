@@ -236,6 +236,7 @@ class Subscriptions:
             if key != subscription.config.wake_stream:
                 first = stream.log.first_ordinal, stream.log.first_byte
                 self._link(subscription, key, first).is_glob = True
+                self._changed(subscription)
         stream.subscribers = self._followers.get(key)
         for subscription_id in stream.subscribers or ():
             subscription = self.by_id[subscription_id]

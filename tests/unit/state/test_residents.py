@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import MissingContent
+from millstream.state.commands import Mark
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
 from millstream.state.stream import Stream
@@ -21,10 +22,9 @@ class RestingStore(Followers):
         super().__init__()
         self.tiered = Tiered(1, self.objects)
         self.machine = self.tiered.machine
-        self.tiered.lsn = 1
 
     def rest(self) -> int:
-        self.tiered.lsn += 1
+        self.tiered.apply(Mark(self.now_ms))  # commands go to the machine itself: none to replay
         self.tiered.checkpoint()
         return self.tiered.evict()
 
@@ -157,6 +157,19 @@ def test_followers_of_a_stream_at_rest_hear_of_what_it_gets() -> None:
     store.freeze(b"a/x")
     store.unsubscribe("s")
     assert found(store, b"a/x").subscribers == ("t",)
+
+
+def test_a_link_that_a_pattern_finds_too_stays_found_after_a_restart() -> None:
+    """The stream is empty: nothing else about the subscription changes with its birth."""
+    store = RestingStore()
+    store.webhook("s", b"a/*", b"a/x")
+    store.rest()
+    store.create(b"a/x")
+    store.rest()
+    store.tiered.restart()
+    store.machine = store.tiered.machine
+    store.unlink("s", b"a/x")
+    assert list(store("s").links) == [b"a/x"]
 
 
 def test_the_last_fork_takes_a_deleted_source_at_rest_with_it() -> None:
