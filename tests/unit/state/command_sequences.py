@@ -11,18 +11,27 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from millstream.state.commands import (
+    AckWake,
     AnyCommand,
     Append,
+    ClaimWake,
     CreateBucket,
     CreateStream,
+    CreateSubscription,
     DeleteBucket,
     DeleteStream,
+    DeleteSubscription,
+    ExpireLease,
     ExpireStream,
+    IssueWake,
+    LinkStreams,
     Mark,
     PublishRuns,
     PublishSnapshot,
+    ReportDelivery,
     TouchStream,
     TrimStream,
+    UnlinkStream,
 )
 from millstream.protocol.offsets import Offset
 from millstream.state.decisions import cut_past
@@ -33,6 +42,8 @@ from tests.unit.state.store import JSON, NOW_MS, TEXT, ends_of, gather
 
 PATHS = [b"x/a", b"x/b", b"y/a", b"z/d"]
 BUCKETS = [b"x", b"y", b"z", b"empty"]
+SUBSCRIBERS = ["s", "t", "u"]
+PATTERNS = [None, b"x/*", b"**", b"*/a"]
 UNKNOWN = Stream(999, b"?", TEXT, NOW_MS)
 
 
@@ -82,6 +93,12 @@ class Teller:
                 return _trim(step, self.machine, stream, now_ms)
             case "gather" | "flush":
                 return self._flush(step, stream)
+            case "create wake stream":
+                return CreateStream(now_ms, b"wake/pool", JSON)
+            case "subscribe":
+                return _subscribe(step, now_ms)
+            case "follow":
+                return self._follow(step, stream)
             case "bucket":
                 return CreateBucket(now_ms, BUCKETS[step.which % 4])
             case "unbucket":
@@ -101,6 +118,56 @@ class Teller:
             return command
         self._gathered.append(command)
         return self._gathered.pop(0) if len(self._gathered) > 2 else Mark(self.now_ms)
+
+
+    def _follow(self, step: Step, stream: Stream) -> AnyCommand:
+        """Something about a subscription, as often as not one that has work."""
+        now_ms, name = self.now_ms, SUBSCRIBERS[step.b % len(SUBSCRIBERS)]
+        subscription = self.machine.subscriptions.by_id.get(name)
+        if subscription is None:
+            return _subscribe(step, now_ms)
+        new_wake, wake_id = f"w{len(self.commands)}", subscription.wake_id or ""
+        match step.a:
+            case 0:
+                return LinkStreams(now_ms, name, (stream.path, PATHS[step.which % 4]))
+            case 1:
+                return UnlinkStream(now_ms, name, stream.path)
+            case 2 | 3 if subscription.is_webhook:
+                return IssueWake(now_ms, name, subscription.generation + 1, new_wake)
+            case 2 | 3:
+                return ClaimWake(now_ms, name, "worker", new_wake)
+            case 4 if subscription.is_webhook:
+                tails = self.machine.subscriptions.pending_tails(subscription, 10)
+                done = bool(step.parts)
+                return ReportDelivery(now_ms, name, wake_id, step.b < 6, done, tails)
+            case 7:
+                return ExpireLease(now_ms, name, wake_id)
+            case _:
+                acks = tuple(self._ack(step, key) for key in list(subscription.links)[:2])
+                generation = subscription.generation
+                return AckWake(now_ms, name, wake_id, generation, acks, step.a == 6)
+
+    def _ack(self, step: Step, key: bytes) -> tuple[bytes, int | None, int | None]:
+        """At a message, now and then beside one. Both units are told, as a handler sees to."""
+        stream = self.machine.find(key)
+        if stream is None or stream.deleted:
+            return key, 0, 0
+        ordinal, byte = _place(step, self.machine, stream)
+        return key, ordinal, byte + (step.which == 5)
+
+
+def _subscribe(step: Step, now_ms: int) -> AnyCommand:
+    name = SUBSCRIBERS[step.b % len(SUBSCRIBERS)]
+    if step.a == 0:
+        return DeleteSubscription(now_ms, name)
+    command = CreateSubscription(now_ms, name, "http://here", 1500)
+    command.pattern = PATTERNS[step.which % len(PATTERNS)]
+    command.streams = (PATHS[step.a % 4],) if step.a > 4 or command.pattern is None else ()
+    if step.b % 2:
+        command.wake_stream = b"wake/pool"
+    else:
+        command.webhook_url = "https://hooks.example/in"
+    return command
 
 
 def _create(
@@ -192,13 +259,18 @@ class Life(NamedTuple):
     shards: int
 
 
-def live(steps: list[Step], shards: int = 1) -> Life:
+def live(steps: list[Step], shards: int = 1, *, is_followed: bool = False) -> Life:
     teller = Teller(shards)
-    for step in (*PRELUDE, *steps):
+    for step in (*(FOLLOWED if is_followed else ()), *PRELUDE, *steps):
         teller.tell(step)
     return Life(teller.commands, teller.objects, shards)
 
 
+FOLLOWED = [
+    Step("create wake stream", 0, 0, 0, 0, ()),
+    Step("subscribe", 0, 2, 1, 0, ()),
+    Step("subscribe", 0, 1, 5, 1, ()),
+]
 PRELUDE = [
     Step("create", 0, 0, 0, 0, (b"one", b"three")),
     Step("create", 0, 1, 3, 5, ()),
@@ -211,7 +283,17 @@ VERBS += ["flush", "flush", "flush", "gather", "gather", "gather"]
 digit = st.integers(0, 7)
 parts = st.lists(st.binary(min_size=1, max_size=6), max_size=3).map(tuple)
 waits_ms = st.sampled_from([0, 0, 0, 0, 1, 100, 1000])
-steps = st.builds(Step, st.sampled_from(VERBS), waits_ms, digit, digit, digit, parts)
+
+
+def steps_of(verbs: list[str]) -> st.SearchStrategy[Step]:
+    return st.builds(Step, st.sampled_from(verbs), waits_ms, digit, digit, digit, parts)
+
+
+steps = steps_of(VERBS)
+followed = steps_of([*VERBS, *["follow"] * 12, "subscribe"])
 
 sequences = st.lists(steps, min_size=8, max_size=40).map(lambda found: live(found).commands)
 lives = st.builds(live, st.lists(steps, min_size=8, max_size=60), st.sampled_from([1, 3]))
+followed_lives = st.lists(followed, min_size=8, max_size=60).map(
+    lambda found: live(found, is_followed=True)
+)

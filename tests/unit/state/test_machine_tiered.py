@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from millstream.state.machine import StateMachine
 from tests.unit.effort import brief
-from tests.unit.state.command_sequences import Life, lives
+from tests.unit.state.command_sequences import Life, followed_lives, lives
 from tests.unit.state.content import Contents
 from tests.unit.state.followers import check_bookkeeping, describe_subscriptions
 from tests.unit.state.store import describe
@@ -55,11 +55,7 @@ def check_alike(plain: StateMachine, tiered: Tiered, life: Life) -> None:
     assert describe_subscriptions(tiered.machine) == describe_subscriptions(plain)
 
 
-@given(lives, nudges)
-@settings(brief, max_examples=120)
-def test_streams_that_leave_memory_and_come_back_make_no_difference(
-    life: Life, nudges: list[Nudge]
-) -> None:
+def live_twice(life: Life, nudges: list[Nudge]) -> None:
     plain, tiered = StateMachine(life.shards), Tiered(life.shards, life.objects)
     for number, command in enumerate(life.commands):
         assert facts(tiered.apply(command)) == facts(plain.apply(command))
@@ -71,3 +67,19 @@ def test_streams_that_leave_memory_and_come_back_make_no_difference(
     tiered.wake_all()
     assert tiered.machine.by_id.keys() == plain.by_id.keys()
     check_bookkeeping(tiered.machine)
+
+
+@given(lives, nudges)
+@settings(brief, max_examples=80)
+def test_streams_that_leave_memory_and_come_back_make_no_difference(
+    life: Life, nudges: list[Nudge]
+) -> None:
+    live_twice(life, nudges)
+
+
+@given(followed_lives, nudges)
+@settings(brief, max_examples=80)
+def test_followers_of_streams_that_leave_memory_notice_nothing(
+    life: Life, nudges: list[Nudge]
+) -> None:
+    live_twice(life, nudges)
