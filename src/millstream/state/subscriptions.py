@@ -430,12 +430,14 @@ class Subscriptions:
         stream = self._live(key)
         if stream is None:
             return START if offset == START else None
-        log = stream.log
-        if offset.ordinal is not None and offset.byte is not None and stream.is_trimmed(offset):
-            # A snapshot took the place away; it was good when the worker read up to it.
-            is_before = offset.ordinal <= log.first_ordinal and offset.byte <= log.first_byte
-            return (offset.ordinal, offset.byte) if is_before else None
-        return stream.resolve(offset)
+        log, (ordinal, byte) = stream.log, offset
+        if ordinal is not None and byte is not None:
+            # Trimmed or published: it was a boundary when the worker read up to it.
+            if ordinal <= log.first_ordinal and byte <= log.first_byte:
+                return ordinal, byte
+            if ordinal <= log.cold_ordinal and byte <= log.cold_byte:
+                return None if stream.is_trimmed(offset) else (ordinal, byte)
+        return stream.resolve_unpublished(offset)
 
     def _apply_release(self, command: ReleaseWake) -> Outcome:
         subscription = self.by_id.get(command.subscription_id)

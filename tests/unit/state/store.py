@@ -88,17 +88,24 @@ class Store:
         byte: int | None = None,
         blob: str = "blob",
         digest: str = "digest",
+        **fields: Any,
     ) -> Outcome:
         """At a boundary of the stream; `byte` only for what is none."""
         if byte is None:
             byte = self[path].log.byte_at(ordinal)
-        return self.publish_to(self[path].stream_id, ordinal, byte, blob, digest)
+        return self.publish_to(self[path].stream_id, ordinal, byte, blob, digest, **fields)
 
     def publish_to(
-        self, stream_id: int, ordinal: int, byte: int, blob: str = "blob", digest: str = "digest"
+        self,
+        stream_id: int,
+        ordinal: int,
+        byte: int,
+        blob: str = "blob",
+        digest: str = "digest",
+        **fields: Any,
     ) -> Outcome:
-        fields = (stream_id, ordinal, byte, blob, b"a/b; c=d", 4, digest)
-        return self.machine.apply(PublishSnapshot(self.now_ms, *fields))
+        given = (stream_id, ordinal, byte, blob, b"a/b; c=d", 4, digest)
+        return self.machine.apply(PublishSnapshot(self.now_ms, *given, **fields))
 
     def create_bucket(self, name: bytes) -> Outcome:
         return self.machine.apply(CreateBucket(self.now_ms, name))
