@@ -120,7 +120,7 @@ def test_a_read_a_quarter_of_the_window_after_the_last_renewal_is_journaled() ->
     world.read()
     world.commit()
     assert world.journal.count(TouchStream) == 1
-    assert world.machine.by_path[b"a"].touched_ms == world.now_ms
+    assert world.machine.residents.by_path[b"a"].touched_ms == world.now_ms
 
 
 def test_reads_while_a_touch_is_under_way_do_not_submit_it_again() -> None:
@@ -163,7 +163,7 @@ def test_a_stop_journals_every_renewal_that_is_not_journaled_yet() -> None:
     world.read(b"a")
     world.engine.lifetimes.stop()
     world.commit()
-    assert world.machine.by_path[b"a"].touched_ms == world.now_ms
+    assert world.machine.residents.by_path[b"a"].touched_ms == world.now_ms
     assert world.journal.count(TouchStream) == 1
     assert world.loop.timers == 0
 
@@ -173,7 +173,7 @@ def test_a_stop_journals_every_renewal_that_is_not_journaled_yet() -> None:
 
 def test_expiry_ends_watchers() -> None:
     world = sliding_world()
-    watcher = FakeWatcher(world.machine.by_path[b"a"])
+    watcher = FakeWatcher(world.machine.residents.by_path[b"a"])
     world.engine.watch(watcher.stream, watcher)
     world.loop.advance(TTL_MS + 1)
     assert watcher.ended
@@ -181,7 +181,7 @@ def test_expiry_ends_watchers() -> None:
 
 def test_a_renewed_stream_is_looked_at_again_and_not_removed() -> None:
     world = sliding_world()
-    watcher = FakeWatcher(world.machine.by_path[b"a"])
+    watcher = FakeWatcher(world.machine.residents.by_path[b"a"])
     world.engine.watch(watcher.stream, watcher)
     world.loop.advance(QUARTER_MS - 1)
     world.read()
@@ -195,7 +195,7 @@ def test_a_renewed_stream_is_looked_at_again_and_not_removed() -> None:
 
 def test_a_stream_renewed_by_an_append_under_way_still_ends_later() -> None:
     world = sliding_world()
-    watcher = FakeWatcher(world.machine.by_path[b"a"])
+    watcher = FakeWatcher(world.machine.residents.by_path[b"a"])
     world.engine.watch(watcher.stream, watcher)
     world.clock.advance(TTL_MS - 1)
     world.append()  # the journal still syncs it
@@ -240,7 +240,7 @@ def test_a_touch_that_the_journal_refuses_is_submitted_again_by_the_next_read() 
     world.clock.advance(1)
     world.read()
     world.commit()
-    assert world.machine.by_path[b"a"].touched_ms == world.now_ms
+    assert world.machine.residents.by_path[b"a"].touched_ms == world.now_ms
 
 
 def test_a_deleted_stream_is_not_expired_any_more() -> None:
@@ -267,7 +267,7 @@ def test_a_forked_stream_that_expires_is_kept_for_its_fork_and_expired_once() ->
     world = sliding_world()
     world.create(b"f", fork_from=b"a")
     world.loop.advance(10 * TTL_MS)
-    assert world.machine.by_path[b"a"].deleted
+    assert world.machine.residents.by_path[b"a"].deleted
     assert world.journal.count(ExpireStream) == 1
 
 
@@ -280,7 +280,7 @@ def test_one_timer_serves_all_streams() -> None:
         world.create(b"%d" % number, ttl_ms=1000 + 977 * number % 5000)
         assert world.loop.timers == 1
     world.loop.advance(6000)
-    assert world.machine.by_path == {}
+    assert world.machine.residents.by_path == {}
     assert world.loop.timers == 0
 
 
@@ -292,7 +292,7 @@ def test_streams_are_removed_in_the_order_of_their_deadlines() -> None:
     left = []
     for _ in range(3):
         world.loop.advance(1001)
-        left.append(sorted(world.machine.by_path))
+        left.append(sorted(world.machine.residents.by_path))
     assert left == [[b"b", b"c"], [b"c"], []]
 
 
@@ -315,8 +315,8 @@ def test_streams_of_an_earlier_run_are_followed_from_the_start() -> None:
 
 def test_a_stream_that_expired_while_the_server_was_down_goes_at_once() -> None:
     earlier = sliding_world()
-    earlier.machine.by_path[b"a"].touched_ms -= 3 * TTL_MS
-    earlier.machine.by_path[b"a"].accessed_ms -= 3 * TTL_MS
+    earlier.machine.residents.by_path[b"a"].touched_ms -= 3 * TTL_MS
+    earlier.machine.residents.by_path[b"a"].accessed_ms -= 3 * TTL_MS
     world = World(earlier.machine)
     with pytest.raises(StreamNotFound):
         world.engine.find(b"a", world.now_ms)

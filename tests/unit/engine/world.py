@@ -172,7 +172,7 @@ class World:
         """As the handler does it: committed, then followed."""
         self.submit(CreateStream(self.now_ms, path, b"text/plain", **fields))
         self.commit()
-        stream = self.machine.by_path[path]
+        stream = self.machine.residents.by_path[path]
         self.engine.lifetimes.follow(stream)
         return stream
 
@@ -191,7 +191,7 @@ class World:
         self.submit(DeleteStream(self.now_ms, stream.stream_id), "delete")
 
     def exists(self, path: bytes = b"a") -> bool:
-        return path in self.machine.by_path
+        return path in self.machine.residents.by_path
 
 
 class FakeWatcher:
