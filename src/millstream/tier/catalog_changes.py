@@ -14,6 +14,14 @@ class SegmentUse(NamedTuple):
     live_runs: int
 
 
+class SegmentSpan(NamedTuple):
+    """What a walk over the runs of a segment finds beyond its SegmentUse."""
+
+    live_rows: int
+    first_stream: int
+    last_stream: int
+
+
 def split(changes: Changes, shards: int) -> list[Changes]:
     """The part of each shard's file, and at the end that of the root file."""
     parts = [Changes(changes.lsn) for _ in range(shards + 1)]
