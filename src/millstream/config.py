@@ -235,6 +235,9 @@ class Config:
     cold_cache_bytes: int = _setting(
         64 * MIB, parse_size, "SIZE", "decoded cold content kept for the next reader"
     )
+    retention_interval: float = _setting(
+        60.0, parse_seconds, "TIME", "how often buckets are looked over for content to give up"
+    )
     pipeline: str = _setting(
         "auto",
         _choice("auto", "off", "external"),
