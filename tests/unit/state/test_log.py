@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.limits import SMALL_BLOCK_BYTES
-from millstream.state.log import Log, decode_ends
+from millstream.state.log import Log, cut_block, decode_ends
 from tests.unit.effort import brief, briefer
 
 MANY = 600  # tiny appends; enough to be merged at least once
@@ -261,3 +261,17 @@ def test_an_empty_log_has_one_boundary(byte: int) -> None:
 def test_ends_decode_from_the_form_in_which_commands_carry_them() -> None:
     assert decode_ends(b"") is None
     assert decode_ends(array("I", [3, 9]).tobytes()) == array("I", [3, 9])
+
+
+@pytest.mark.parametrize(
+    ("size", "ends", "times"),
+    [(2, [2], [7]), (3, [3], [7]), (4, [3, 4], [7, 8]), (8, [3, 8], [7, 8])],
+)
+def test_a_cut_block_ends_its_last_message_at_the_cut(
+    size: int, ends: list[int], times: list[int]
+) -> None:
+    block = (b"onethreefour", array("I", [3, 8, 12]), array("Q", [7, 8, 9]))
+    cut = cut_block(block, size)
+    assert cut == (b"onethreefour"[:size], array("I", ends), array("Q", times))
+    assert cut_block(block, 12) is block
+    assert cut_block((b"one", None, 7), 2) == (b"on", None, 7)
