@@ -82,12 +82,12 @@ class Residents:
 
     def _restore(self, image: bytes) -> Stream | None:
         stream, missing_bytes = restore_stream(image)
+        if stream.stream_id in self.removed or stream.stream_id in self.by_id:
+            return None  # its name was given up, to somebody else perhaps
         if missing_bytes:
             if not self._is_tail_lost:
                 raise MissingContent(stream.path, missing_bytes)
             forget_tail(stream)
-        if stream.stream_id in self.removed or stream.stream_id in self.by_id:
-            return None  # its name was given up, to somebody else perhaps
         stream = self._leaving.pop(stream.stream_id, stream)
         self.add(stream)
         self.welcome(stream)
