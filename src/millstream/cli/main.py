@@ -13,6 +13,7 @@ import uvloop
 from millstream import __version__
 from millstream.assemble import serve
 from millstream.cli.docs import describe_default
+from millstream.cli.without_pandas import refuse_pandas
 from millstream.config import Config, InvalidSetting, build_config, flag_name
 from millstream.errors import StartupError
 from millstream.telemetry import configure_logs
@@ -66,6 +67,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     configure_logs(config.log_format, config.log_level)
     # Requests make no cycles; a full collection over millions of messages would pause everybody.
     gc.set_threshold(100_000, 50, 1000)
+    refuse_pandas()
     # The log's thread must not wait long for the interpreter once its bytes are on disk.
     sys.setswitchinterval(0.0001)
     return uvloop.run(serve(config))
