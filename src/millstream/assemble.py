@@ -262,7 +262,7 @@ class ColdTier:
         self._engine.submit(command, replaced, None)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.residency.start()
+        self.residency.start(loop)
         self.flusher.start(loop)
         self.checkpointer.start(loop)
         self._job_thread.start(loop)

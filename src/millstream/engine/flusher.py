@@ -23,6 +23,7 @@ from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
     FLUSH_GATHER_STREAMS,
     FLUSH_THREADS,
+    HELD_RUN_OVERHEAD,
     SEGMENT_FLUSH_BYTES_MAX,
     SEGMENT_STREAMS_MAX,
 )
@@ -245,8 +246,9 @@ class Flusher:
                 self._finished(shard, outcome)
                 return
             for run in runs:
-                self._held.append(_Held(run.stream_id, run.end_ordinal, run.end_byte, run.size))
-                self._held_bytes += run.size
+                memory = run.size + HELD_RUN_OVERHEAD
+                self._held.append(_Held(run.stream_id, run.end_ordinal, run.end_byte, memory))
+                self._held_bytes += memory
             self._finished(shard, None)
 
         command = PublishRuns(self._engine.clock.now_ms(), segment, runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
 from millstream.engine.engine import Engine
@@ -17,14 +18,18 @@ class Residency:
         self._machine = engine.machine
         self._streams_max = streams_max
         self._candidates: deque[int] = deque()  # in the order they came to rest or came back
+        self._is_check_due = False
 
-    def start(self) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
         told_before = self._machine.residents.welcome
 
         def welcome(stream: Stream) -> None:
             told_before(stream)
             self._candidates.append(stream.stream_id)
             self._engine.lifetimes.follow(stream)
+            if len(self._machine.by_id) > self._streams_max and not self._is_check_due:
+                self._is_check_due = True
+                loop.call_soon(self.check)  # not now: whoever asked is about to use it
 
         self._machine.residents.welcome = welcome
         self._candidates.extend(self._machine.by_id)
@@ -36,7 +41,8 @@ class Residency:
         self.check()
 
     def check(self) -> None:
-        """Called after every batch, and after every look-up that brought a stream back."""
+        """Called after every batch, and when look-ups have brought too many streams back."""
+        self._is_check_due = False
         if len(self._machine.by_id) > self._streams_max:
             for _ in range(min(EVICTIONS_AT_ONCE, len(self._candidates))):
                 self._consider(self._candidates.popleft())
