@@ -1,0 +1,198 @@
+"""`millstream pipeline run` as a process: once, killed anywhere, stopped, two at a time."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from millstream.engine.compaction import Policy
+from millstream.limits import KIB, MIB
+from millstream.tier.segments import SegmentReader
+from tests.spark.job_server import JobServer, World, fill
+
+POLICY = Policy(target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, depth_min=3)
+END_SECONDS_MAX = 120.0
+POINTS = {
+    "asked": ("POST", "/compact"),
+    "task": ("GET", "/tasks/"),
+    "result": ("PUT", "/tasks/"),
+    "commit": ("POST", "/commit"),
+}
+
+
+class Pipeline:
+    """In a process group of its own, so that whoever it leaves behind is found."""
+
+    def __init__(self, url: str, *flags: str, environment: dict[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "millstream", "pipeline", "run", "--server", url, *flags]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("MILLSTREAM_", "AWS_"))}
+        self.process = subprocess.Popen(
+            command,
+            env={**clean, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+
+    def wait(self) -> tuple[int, str]:
+        output, _ = self.process.communicate(timeout=END_SECONDS_MAX)
+        return self.process.returncode, output
+
+    def kill(self) -> None:
+        """-9, and the JVM and the workers have to notice by themselves."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def wait_all_gone(self) -> None:
+        deadline = time.monotonic() + 30
+        while left := members(self.process.pid):
+            assert time.monotonic() < deadline, f"still there: {left}"
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        """For a test that failed."""
+        for pid in members(self.process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def members(session_id: int) -> list[int]:
+    """Processes of a session; zombies do not count."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session_id and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def check(world: World) -> None:
+    assert world.read_all(SegmentReader(world.store, 64 * MIB)) == world.written()
+    assert world.catalog.verify().problem is None
+
+
+def test_once_does_all_there_is_and_ends(world: World) -> None:
+    """The keys of the store come from the environment: the server does not tell them."""
+    fill(world, random.randrange(2**32), streams=100, flushes=8, message_bytes=100)
+    keys = {
+        "MILLSTREAM_COLD_ACCESS_KEY_ID": world.cold.access_key_id,
+        "MILLSTREAM_COLD_SECRET_ACCESS_KEY": world.cold.secret_access_key,
+    }
+    with JobServer(world, POLICY).running() as url:
+        environment = keys if world.cold.access_key_id else {}
+        flags = ("--once", "--log-format", "json")
+        pipeline = Pipeline(url, *flags, environment=environment)
+        code, output = pipeline.wait()
+    assert code == 0, output
+    assert '"event": "job committed"' in output
+    if world.cold.secret_access_key:
+        assert world.cold.secret_access_key not in output
+    assert len(world.segments()) < 8
+    check(world)
+    pipeline.wait_all_gone()
+
+
+def test_killed_anywhere_it_can_be_run_again(folder_world: World) -> None:
+    world = folder_world
+    seed = random.randrange(2**32)
+    fill(world, seed, streams=200, flushes=12, message_bytes=300)
+    numbers = random.Random(seed)
+    server = JobServer(world, POLICY, lease_ms=300)
+    points = numbers.sample(sorted(POINTS), 3)
+    print(f"killed at {points}")
+    with server.running() as url:
+        for point in points:
+            seen = len(server.requests)
+            pipeline = Pipeline(url, "--interval", "0.2")
+            try:
+                wait_for(server, seen, point)
+                time.sleep(numbers.random() * 0.2)
+                pipeline.kill()
+                pipeline.wait_all_gone()
+            finally:
+                pipeline.end()
+            check(world)
+        time.sleep(0.5)  # the lease of the last one killed
+        pipeline = Pipeline(url, "--once")
+        try:
+            code, output = pipeline.wait()
+        finally:
+            pipeline.end()
+    assert code == 0, output
+    check(world)
+    assert len(world.segments()) < 12
+    assert world.swaps
+
+
+def wait_for(server: JobServer, seen: int, point: str) -> None:
+    method, part = POINTS[point]
+    deadline = time.monotonic() + 60
+    while not any(how == method and part in path for how, path in server.requests[seen:]):
+        if any(path.endswith("/compact") for _, path in server.requests[seen:]) and _idle(server):
+            return  # everything is done already
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _idle(server: JobServer) -> bool:
+    """Asked at least twice since anything else: there is no work left."""
+    return [path.endswith("/compact") for _, path in server.requests[-3:]] == [True] * 3
+
+
+def test_sigterm_gives_the_job_up_and_leaves_nobody_behind(folder_world: World) -> None:
+    world = folder_world
+    fill(world, random.randrange(2**32), streams=100, flushes=8, message_bytes=100)
+    server = JobServer(world, POLICY)
+    with server.running() as url:
+        pipeline = Pipeline(url)
+        try:
+            wait_for(server, 0, "task")
+            pipeline.process.send_signal(signal.SIGTERM)
+            code, output = pipeline.wait()
+            pipeline.wait_all_gone()
+        finally:
+            pipeline.end()
+        assert code == 0, output
+        assert server.table.busy_names() == set()
+    check(world)
+
+
+def test_two_at_once_do_no_harm(folder_world: World) -> None:
+    world = folder_world
+    fill(world, random.randrange(2**32), streams=100, flushes=12, message_bytes=100)
+    policy = Policy(target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, inputs_max=4)
+    with JobServer(world, policy).running() as url:
+        pipelines = [Pipeline(url, "--once") for _ in range(2)]
+        try:
+            ends = [pipeline.wait() for pipeline in pipelines]
+        finally:
+            for pipeline in pipelines:
+                pipeline.end()
+    assert [code for code, _ in ends] == [0, 0], ends
+    check(world)
+
+
+def test_a_server_that_is_away_is_told_and_once_fails() -> None:
+    pipeline = Pipeline("http://127.0.0.1:9", "--once")
+    code, output = pipeline.wait()
+    assert code == 1
+    assert "http://127.0.0.1:9: POST /__millstream/jobs/compact failed" in output
+
+
+@pytest.mark.parametrize("server", ["localhost:4437", "ftp://x", ""])
+def test_a_server_that_is_no_url_is_told_with_exit_code_2(server: str) -> None:
+    code, output = Pipeline(server, "--once").wait()
+    assert code == 2
+    assert "is not a server such as http://127.0.0.1:4437" in output
