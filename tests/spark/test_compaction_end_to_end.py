@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from millstream.config import Config
-from tests.spark.test_pipeline_process import Pipeline
+from tests.spark.pipeline_process import Pipeline
 from tests.support.http import Client
 from tests.support.seaweed import ACCESS_KEY_ID, SECRET_ACCESS_KEY, SeaweedFS
 from tests.support.server import ServerProcess, running_server
