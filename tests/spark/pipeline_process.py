@@ -45,9 +45,10 @@ class Pipeline:
             time.sleep(0.1)
 
     def end(self) -> None:
-        """For a test that failed."""
+        """For a test that failed, too."""
         for pid in members(self.process.pid):
             os.kill(pid, signal.SIGKILL)
+        self.kill()
 
 
 def members(session_id: int) -> list[int]:

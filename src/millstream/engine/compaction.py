@@ -78,7 +78,7 @@ def choose_spread(
 ) -> Choice | None:
     """Segments of one shard that hold mostly garbage, or that all hold parts of the same streams.
 
-    What a job writes does neither: new segments hold no garbage and do not lie around the same streams.
+    What a job writes is neither: new segments hold no garbage and lie one behind the other.
     """
     free = [use for use in uses if use.segment.name in spans and use.segment.name not in busy]
     wasteful = [use for use in free if _garbage(use, spans) > policy.garbage_fraction]
