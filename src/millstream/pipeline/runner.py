@@ -59,13 +59,13 @@ def run_pipeline(settings: RunSettings) -> int:
 
 
 class Runner:
-    """One long-lived session, made when the first job is there."""
+    """One long-lived session, made when the first job is there, unless one is given."""
 
-    def __init__(self, settings: RunSettings) -> None:
+    def __init__(self, settings: RunSettings, session: SparkSession | None = None) -> None:
         self._settings = settings
         self._stopped = threading.Event()
         self._client = JobClient(settings.server, self._stopped)
-        self._session: SparkSession | None = None
+        self._session = session
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
 
     def stop(self) -> None:
