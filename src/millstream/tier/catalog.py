@@ -21,7 +21,7 @@ from millstream.errors import DamagedData, StartupError
 from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
-from millstream.tier.catalog_changes import SegmentUse, split
+from millstream.tier.catalog_changes import Garbage, SegmentUse, is_empty, split
 from millstream.tier.catalog_files import (
     ROOT_NAME,
     Meta,
@@ -35,7 +35,7 @@ from millstream.tier.catalog_files import (
 from millstream.tier.catalog_merge import merge_root, merge_shard
 from millstream.tier.catalog_verify import Verified, verify_files
 
-__all__ = ["Catalog", "Changes", "Replacement", "SegmentUse", "StreamRow", "Verified"]
+__all__ = ["Catalog", "Changes", "Garbage", "Replacement", "SegmentUse", "StreamRow", "Verified"]
 
 _NAMES_AT_ONCE = 64  # of one shard; with 16 of them, a page of a thousand reads little more
 
@@ -76,6 +76,7 @@ class Catalog:
         self._files = files[:-1]
         self._root = files[-1]
         self._lsns = lsns
+        self._changed_lsns = [0] * len(files)
         self.lsn = min(lsns)
 
     @classmethod
@@ -168,6 +169,11 @@ class Catalog:
             found.append((segment, Run(stream_id, *row[1:8])))
         return found
 
+    def knows_segment(self, name: str, shard: int) -> bool:
+        """Whether it is referred to, or in the list of garbage."""
+        sql = "SELECT 1 FROM segments WHERE name = ?1 UNION ALL SELECT 1 FROM garbage WHERE name = ?1"
+        return shard < self._shards and bool(self._files[shard].rows(sql, (name,)))
+
     def record(self, key: str) -> bytes | None:
         found = self._root.rows("SELECT value FROM records WHERE key = ?", (key,))
         return found[0][0] if found else None
@@ -208,21 +214,23 @@ class Catalog:
             merge = merge_root if is_root else merge_shard
             merge(db, part)
             self._lsns[number] = max(self._lsns[number], part.lsn)
+            if not is_empty(part):
+                self._changed_lsns[number] = part.lsn
             self.lsn = min(self._lsns)
             empty_wal(db)
 
-    def garbage(self) -> list[tuple[str, int]]:
-        """Names and sizes of objects nothing refers to any more."""
-        found: list[tuple[str, int]] = []
-        for shard in range(self._shards):
-            with open_for_work(self._path(shard)) as db:
-                found += db.execute("SELECT name, size FROM garbage").fetchall()
-        return found
+    def garbage(self) -> list[Garbage]:
+        """Objects nothing refers to any more."""
+        return [
+            Garbage(*row)
+            for shard in range(self._shards)
+            for row in self._work_rows(shard, "SELECT name, size, since_lsn FROM garbage")
+        ]
 
     def forget_garbage(self, names: Iterable[str]) -> None:
         """These objects are gone."""
         gone = [(name,) for name in names]
-        for shard in range(self._shards):
+        for shard in range(self._shards if gone else 0):
             with open_for_work(self._path(shard)) as db:
                 db.execute("BEGIN IMMEDIATE")
                 db.executemany("DELETE FROM garbage WHERE name = ?", gone)
@@ -254,6 +262,40 @@ class Catalog:
                 names,
             ):
                 yield name, Run(*run)
+
+    def runs_in(self, segment: Segment) -> list[Run]:
+        """What is left of one segment, in the order it lies there."""
+        with open_for_work(self._path(segment.shard)) as db:
+            rows = db.execute(
+                f"SELECT stream_id, {_RUN} FROM runs r JOIN segments s USING (segment)"
+                " WHERE name = ? ORDER BY row_group, row",
+                (segment.name,),
+            )
+            return [Run(*row) for row in rows]
+
+    def stream_rows(self) -> Iterator[StreamRow]:
+        """Every stream, in the order of the ids, which is that of their births."""
+        return merge_sorted(
+            *(self._stream_rows(shard) for shard in range(self._shards)),
+            key=lambda row: row.stream_id,
+        )
+
+    def _stream_rows(self, shard: int) -> Iterator[StreamRow]:
+        sql = (
+            "SELECT stream_id, path, deadline_ms, listed, created_ms, image FROM streams"
+            " ORDER BY stream_id"
+        )
+        with open_for_work(self._path(shard)) as db:
+            for stream_id, path, deadline_ms, listed, created_ms, image in db.execute(sql):
+                yield StreamRow(stream_id, path, deadline_ms, bool(listed), created_ms, image)
+
+    def file_names(self) -> dict[str, int | None]:
+        """Every file and the shard it is for; None: the root file."""
+        return {**{shard_name(shard): shard for shard in range(self._shards)}, ROOT_NAME: None}
+
+    def changed_lsn(self, shard: int | None) -> int:
+        """The position of the last merge that changed this file; 0: none since it was opened."""
+        return self._changed_lsns[self._shards if shard is None else shard]
 
     def back_up(self, shard: int | None, to: Path) -> int:
         """A copy of one shard's file (None: the root file) as of one moment; its lsn.
