@@ -8,7 +8,7 @@ import errno
 import secrets
 import signal
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import structlog
@@ -16,6 +16,8 @@ import structlog
 from millstream.api.app import App, Handlers, fixed_headers
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
+from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
+from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics
@@ -32,11 +34,16 @@ from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.flush_planning import FlushLimits
 from millstream.engine.flusher import Flusher
+from millstream.engine.job_source import JobSource, cold_place
+from millstream.engine.job_table import JobTable
+from millstream.engine.off_loop import OffLoop
+from millstream.engine.pipeline_process import PipelineProcess
 from millstream.engine.residency import Residency
 from millstream.engine.wakes import Wakes
 from millstream.engine.webhooks import Couriers
 from millstream.engine.windows import Windows
-from millstream.errors import StartupError
+from millstream.errors import StartupError, StreamError
+from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.journal.contract import Journal
@@ -46,8 +53,9 @@ from millstream.journal.memory import MemoryJournal
 from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
 from millstream.recover import recover
-from millstream.state.commands import Mark
+from millstream.state.commands import Mark, ReplaceSegments
 from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Outcome
 from millstream.tier.blobs import BlobStore, MemoryBlobs, ObjectBlobs
 from millstream.tier.catalog import Catalog
 from millstream.tier.identity import claim_store
@@ -163,6 +171,13 @@ async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) ->
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _reachable(address: str) -> str:
+    """How to reach ourselves when we listen everywhere."""
+    host, _, port = address.rpartition(":")
+    loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+    return f"{loopback}:{port}"
+
+
 def _build_handlers(
     config: Config,
     engine: Engine,
@@ -175,7 +190,7 @@ def _build_handlers(
     loop, clock = asyncio.get_running_loop(), engine.clock
     reads = Reads(engine, windows, clock, store_id, config.page_bytes)
     return Handlers(
-        writes=Writes(engine, paths, clock, scheme),
+        writes=Writes(engine, reads, paths, clock, scheme),
         reads=reads,
         long_polls=LongPolls(engine, reads, clock, loop, config.long_poll_timeout),
         subscriptions=Subscriptions(
@@ -185,7 +200,7 @@ def _build_handlers(
         snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock),
-        control=SubscriptionRoutes(engine, clock, scheme),
+        control=SubscriptionRoutes(engine, reads, clock, scheme),
     )
 
 
@@ -201,6 +216,7 @@ class ColdTier:
 
     def __init__(self, config: Config, engine: Engine, storage: Storage, disk: DiskStorage) -> None:
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
+        self._engine = engine
         self.flusher = Flusher(engine, disk.objects, storage.store_id, limits)
         self.residency = Residency(engine, config.resident_streams)
         self.checkpointer = Checkpointer(
@@ -216,15 +232,56 @@ class ColdTier:
         )
         self.checkpointer.after.append(self.residency.shelved)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
+        self._job_thread = OffLoop("jobs", 1)
+        self.jobs = JobRoutes(
+            JobSource(disk.catalog, disk.objects),
+            JobTable(engine.clock),
+            self._job_thread.run,
+            self._replace_segments,
+            storage.store_id,
+            cold_place(disk.objects.settings),
+        )
+
+    def _replace_segments(
+        self,
+        shard: int,
+        old: list[str],
+        segments: list[Segment],
+        runs: list[list[Run]],
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """Told once the catalog has it: until then the job holds its segments."""
+
+        def replaced(_: object, outcome: Outcome) -> None:
+            if isinstance(outcome, StreamError):
+                done(outcome)
+            else:
+                self.checkpointer.run(lambda: done(outcome))
+
+        command = ReplaceSegments(self._engine.clock.now_ms(), shard, old, segments, runs)
+        self._engine.submit(command, replaced, None)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.residency.start()
         self.flusher.start(loop)
         self.checkpointer.start(loop)
+        self._job_thread.start(loop)
 
     async def close(self) -> None:
         await self.flusher.close()
+        await self._job_thread.wait_idle()
+        self._job_thread.close()
         await self.checkpointer.close()
+
+
+def _operator_routes(
+    engine: Engine, cold: ColdTier | None
+) -> tuple[tuple[bytes, Callable[[Request], None]], ...]:
+    flush_cold = FlushCold(engine, None if cold is None else cold.flusher)
+    routes = [(FLUSH_COLD_ROOT, flush_cold.handle)]
+    if cold is not None:
+        routes.append((JOBS_ROOT, cold.jobs.handle))
+    return tuple(routes)
 
 
 @contextlib.asynccontextmanager
@@ -241,7 +298,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
     windows = _build_windows(config, storage)
     handlers = _build_handlers(config, engine, blobs, windows, paths, storage.store_id, scheme)
-    app = App(paths, handlers)
+    app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)))
     wakes = Wakes(engine, Couriers(loop))
     server = Server(
         app,
@@ -250,6 +307,9 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         _log_request if config.access_log else None,
         is_snapshot_url,
     )
+    pipeline = None
+    if cold is not None and config.pipeline == "auto":
+        pipeline = PipelineProcess(config, cold.jobs)
     app.metrics = Metrics(server, engine, handlers.long_polls, handlers.subscriptions)
     try:
         blobs.start(loop)
@@ -261,9 +321,13 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
             cold.start(loop)
         address = await _listen(server, config, tls)
         app.is_ready = True
+        if pipeline is not None:
+            pipeline.start(loop, f"{scheme}://{_reachable(address)}")
         yield f"{scheme}://{address}"
     finally:
         app.is_ready = False
+        if pipeline is not None:
+            await pipeline.close()
         server.stop_listening()
         engine.end_watchers()
         await server.close(config.shutdown_timeout)

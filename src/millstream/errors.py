@@ -253,6 +253,27 @@ class InvalidAck(StreamError):
     code = "INVALID_OFFSET"
 
 
+# Jobs of the data pipeline
+
+
+class JobNotFound(StreamError):
+    """There is no such job (any more): its lease ran out, or the server was restarted."""
+
+    code = "job_not_found"
+
+
+class JobConflict(StreamError):
+    """What the job was given is not so any more. Harmless: ask for another one."""
+
+    code = "job_conflict"
+
+
+class ResultRefused(StreamError):
+    """What the job made is not what the catalog says it must be."""
+
+    code = "result_refused"
+
+
 class DamagedSegment(StreamError):
     """An object of the cold tier does not hold what was written to it. None of it was served."""
 

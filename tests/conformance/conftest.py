@@ -12,11 +12,21 @@ from tests.support.server import ServerProcess
 
 # A wake-up that never comes ends as a 204 after five seconds instead of twenty.
 FLAGS = ("--long-poll-timeout", "5")
+# Few streams stay in memory between requests, and checkpoints come often enough to let them go.
+COLD_FLAGS = ("--resident-streams", "4", "--checkpoint-wal-bytes", "64KiB")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--everything-cold",
+        action="store_true",
+        help="the server with a log keeps nothing in memory (tests/cold/eager_server.py)",
+    )
 
 
 @pytest.fixture(scope="session")
 def servers(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[Callable[[str], ServerProcess]]:
     """One server per journal, started when first asked for. It must not print a stack trace."""
     started = dict[str, ServerProcess]()
@@ -24,7 +34,10 @@ def servers(
     def server_for(journal: str) -> ServerProcess:
         if journal not in started:
             data_dir = None if journal == "memory" else tmp_path_factory.mktemp("data")
-            started[journal] = ServerProcess(data_dir, *FLAGS)
+            is_cold = journal != "memory" and pytestconfig.getoption("--everything-cold")
+            module = "tests.cold.eager_server" if is_cold else "millstream"
+            flags = (*FLAGS, *COLD_FLAGS) if is_cold else FLAGS
+            started[journal] = ServerProcess(data_dir, *flags, module=module)
         return started[journal]
 
     yield server_for

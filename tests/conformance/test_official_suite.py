@@ -1,4 +1,7 @@
-"""The protocol's official conformance suite (npm), whole and unchanged, once per journal."""
+"""The protocol's official conformance suite (npm), whole and unchanged.
+
+Once per journal, and twice with nearly everything cold: in a folder, and on a real S3 server.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,31 @@ from typing import Any
 
 import pytest
 
-from tests.support.server import running_server
+from tests.support.seaweed import seaweed as seaweed
+from tests.support.server import MOSTLY_COLD, running_server
 
 SUITE_DIR = Path(__file__).parent / "official"
 PASSED, SKIPPED = 338, 0  # with the opt-in group "Reserved subscription APIs"
 
 
 @pytest.mark.official
-@pytest.mark.parametrize("journal", ["memory", "wal"])
-def test_the_server_passes_the_whole_official_suite(journal: str, tmp_path: Path) -> None:
-    data_dir = None if journal == "memory" else tmp_path / "data"
+@pytest.mark.parametrize("storage", ["memory", "wal", "cold", "cold-s3"])
+def test_the_server_passes_the_whole_official_suite(
+    storage: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    data_dir = None if storage == "memory" else tmp_path / "data"
     # Two tests of the suite wait for a real long-poll timeout inside vitest's limit of 5 s.
-    with running_server(data_dir, "--long-poll-timeout", "0.5") as server:
+    flags = ["--long-poll-timeout", "0.5"]
+    if storage.startswith("cold"):
+        flags += MOSTLY_COLD
+    if storage == "cold-s3":
+        flags += request.getfixturevalue("seaweed").flags("official")
+    with running_server(data_dir, *flags) as server:
         started = time.monotonic()
         report = run_suite(server.url, tmp_path / "report.json")
         seconds = time.monotonic() - started
     counts = {status: count(report, status) for status in ("passed", "failed", "pending")}
-    print(f"\nofficial suite, {journal} journal: {counts} in {seconds:.1f} s")
+    print(f"\nofficial suite, {storage}: {counts} in {seconds:.1f} s")
     failures = describe_failures(report)
     assert counts == {"passed": PASSED, "failed": 0, "pending": SKIPPED}, failures
 

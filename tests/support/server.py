@@ -16,6 +16,13 @@ from tests.support.http import Client
 
 START_SECONDS_MAX = 30.0
 
+# Nearly everything is cold: each append is flushed, every few are checkpointed, streams leave
+# memory, and what is read is rarely still in the cache.
+MOSTLY_COLD = (
+    *("--hot-bytes", "1MiB", "--flush-bytes", "1", "--cold-cache-bytes", "1MiB"),
+    *("--checkpoint-wal-bytes", "16KiB", "--resident-streams", "8", "--log-level", "warning"),
+)
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -33,11 +40,12 @@ class ServerProcess:
         *flags: str,
         port: int | None = None,
         wait: bool = True,
+        module: str = "millstream",
     ) -> None:
         self.port = port or free_port()
         self.data_dir = data_dir
         self.flags = flags
-        command = [sys.executable, "-m", "millstream", "serve"]
+        command = [sys.executable, "-m", module, "serve"]
         command += ["--listen", f"127.0.0.1:{self.port}"]
         command += ["--memory"] if data_dir is None else ["--data-dir", str(data_dir)]
         command += flags

@@ -78,6 +78,7 @@ class Handlers(NamedTuple):
     bootstraps: Bootstraps
     batches: Batches
     control: SubscriptionRoutes
+    operators: tuple[tuple[bytes, Callable[[Request], None]], ...] = ()  # by start of the path
 
 
 class App:
@@ -153,12 +154,23 @@ class App:
             check_bucket_id(request.path[1:], new=True)
         operation = self._operations.get(request.path)
         if operation is None:
-            self._handle_bucketed(request)
+            if request.path.startswith(b"/__"):
+                self._handle_operator(request)
+            else:
+                self._handle_bucketed(request)
             return
         if request.method not in (b"GET", b"HEAD"):
             raise _not_allowed("GET, HEAD")
         request.route, respond = operation
         respond(request)
+
+    def _handle_operator(self, request: Request) -> None:
+        request.route = "operator"
+        for root, handle in self._handlers.operators:
+            if request.path.startswith(root):
+                handle(request)
+                return
+        raise RouteNotFound("nothing is here for operators; see docs/operations.md")
 
     def _list_all(self, request: Request) -> None:
         self._handlers.namespace.list_all(request, Query(request.query))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import islice
 
@@ -25,6 +26,7 @@ from millstream.state.stream import Stream
 _JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
 _NO_STORE = b"cache-control: no-store\r\n"
 LIST_LIMIT_MAX = 1000
+SKIPPED_AT_ONCE = 2000  # names passed over in one go, a few milliseconds
 
 
 class NamespaceApi:
@@ -101,19 +103,31 @@ class NamespaceApi:
         for key in machine.names.keys_from(first, inclusive=inclusive):
             if not key.startswith(wanted):
                 return
-            stream = machine.find(key)
+            stream = machine.look_up(key)
             if stream is not None and not self._engine.lifetimes.is_over(stream, now_ms):
                 yield stream
 
     def list_all(self, request: Request, query: Query) -> None:
         """Every stream of the server as descriptors, in order of name."""
         limit = _limit(query, LIST_LIMIT_MAX, default=100)
-        start = _whole_number(query, b"offset", 0)
-        machine, now_ms = self._engine.machine, self._clock.now_ms()
-        streams = (machine.find(key) for key in machine.names.keys_at(start, limit))
+        self._list_behind(request, b"", _whole_number(query, b"offset", 0), limit)
+
+    def _list_behind(self, request: Request, after: bytes, skipped: int, limit: int) -> None:
+        """Passes over `skipped` names, not too many at a time: others want the loop as well."""
+        names = self._engine.machine.names
+        keys = list(islice(names.keys_from(after, inclusive=False), min(skipped, SKIPPED_AT_ONCE)))
+        if len(keys) < skipped and len(keys) == SKIPPED_AT_ONCE:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._list_behind, request, keys[-1], skipped - len(keys), limit)
+            return
+        found: list[bytes] = []
+        if len(keys) == skipped:
+            last = keys[-1] if keys else after
+            found = list(islice(names.keys_from(last, inclusive=False), limit))
+        now_ms = self._clock.now_ms()
         body = [
             _descriptor(stream)
-            for stream in streams
+            for stream in map(self._engine.machine.look_up, found)
             if stream is not None and not self._engine.lifetimes.is_over(stream, now_ms)
         ]
         request.respond(200, _JSON, msgspec.json.encode(body))

@@ -74,6 +74,8 @@ class Writes:
             if problem is not None:
                 self._appended((request, stream, command), decided or problem)
                 return
+        if body and self._engine.full_shards:
+            self._engine.check_budget(stream.stream_id % self._engine.machine.shards)
         self._submit((command, self._appended, (request, stream, command)))
 
     @staticmethod
@@ -141,6 +143,8 @@ class Writes:
 
     def _submit_create(self, request: Request, command: CreateStream) -> None:
         self._add_initial_content(command, request.body)
+        if command.count:
+            self._engine.check_budget(self._engine.machine.shard_of(command.path))
         self._engine.submit(command, self._created, (request, command))
 
     def _settle_lifetimes(self, command: CreateStream) -> None:

@@ -12,8 +12,9 @@ import uvloop
 
 from millstream import __version__
 from millstream.assemble import serve
-from millstream.cli.docs import describe_default
-from millstream.config import Config, InvalidSetting, build_config, flag_name
+from millstream.cli.flags import add_settings, settings_given
+from millstream.cli.pipeline import add_pipeline, run_pipeline
+from millstream.config import Config, InvalidSetting, build_config
 from millstream.errors import StartupError
 from millstream.telemetry import configure_logs
 
@@ -36,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"millstream {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_serve(commands)
+    add_pipeline(commands)
     return parser
 
 
@@ -48,21 +50,11 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "MILLSTREAM_DATA_DIR, and so on. A flag wins over its variable.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for setting in dataclasses.fields(Config):
-        text, shape = setting.metadata["help"], setting.metadata["shape"]
-        if shape and setting.default is not None:
-            text += f" (default: {describe_default(setting).strip('`')})"
-        if shape:
-            command.add_argument(flag_name(setting), metavar=shape, help=text.replace("%", "%%"))
-        else:
-            command.add_argument(flag_name(setting), action="store_const", const="true", help=text)
+    add_settings(command, dataclasses.fields(Config))
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    flags = {
-        setting.name: getattr(arguments, setting.name) for setting in dataclasses.fields(Config)
-    }
-    config = build_config(flags)
+    config = build_config(settings_given(arguments))
     configure_logs(config.log_format, config.log_level)
     # Requests make no cycles; a full collection over millions of messages would pause everybody.
     gc.set_threshold(100_000, 50, 1000)
@@ -74,7 +66,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
-        return run_serve(arguments)
+        return run_pipeline(arguments) if arguments.command == "pipeline" else run_serve(arguments)
     except (InvalidSetting, StartupError) as error:
         print(f"millstream: {error}", file=sys.stderr)
         return EXIT_USAGE

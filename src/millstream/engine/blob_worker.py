@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import structlog
 
+from millstream.engine.holds import Holds
 from millstream.state.machine import StateMachine
 from millstream.tier.blobs import BlobStore
 
@@ -20,8 +21,11 @@ Result = TypeVar("Result")
 
 
 class BlobWorker:
-    def __init__(self, store: BlobStore, machine: StateMachine) -> None:
+    def __init__(
+        self, store: BlobStore, machine: StateMachine, holds: Holds | None = None
+    ) -> None:
         self.store = store
+        self.holds = holds or Holds()  # objects that are on their way into the state
         self._machine = machine
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
 
@@ -43,7 +47,10 @@ class BlobWorker:
         self._loop.run_in_executor(self._pool, work).add_done_callback(finished)
 
     def collect(self) -> None:
-        """Called after every batch: deletes what the batch made useless."""
+        """Called after every batch: deletes what the batch made useless.
+
+        For blobs in memory. In the cold store they have to wait, see engine/garbage.py.
+        """
         if self._machine.unused_blobs:
             names, self._machine.unused_blobs = self._machine.unused_blobs, []
             self.run(lambda: self._delete(names), _log_failure)

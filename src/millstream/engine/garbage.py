@@ -41,7 +41,7 @@ log = structlog.get_logger("millstream.garbage")
 
 SEGMENTS, SNAPSHOTS = "segments/", "snapshots/"
 FIRST_LOOK_SECONDS = 300.0  # after the start: by then what recovery left to do is done
-DELETE_AT_ONCE = 1000  # objects in one go, so that a failure costs little
+DELETE_AT_ONCE = 100  # objects in one go: orphans are looked up once more, on the loop
 
 UNREFERRED = "no live run left"
 SUPERSEDED = "snapshot superseded or deleted"
@@ -220,7 +220,7 @@ class Garbage:
     ) -> None:
         """The first so many, then what is left."""
         some, rest = items[:DELETE_AT_ONCE], items[DELETE_AT_ONCE:]
-        some = [item for item in some if item.name not in self._holds]
+        some = self._still_garbage(some)
         names = [item.name for item in some]
         self._holds.going.update(names)
 
@@ -248,6 +248,18 @@ class Garbage:
             )
 
         self._thread.run(lambda: self._objects.delete(names), deleted)
+
+    def _still_garbage(self, items: list[Item]) -> list[Item]:
+        """A job that took long may have referred to its objects since they were listed."""
+        coming = self._machine.changes.segment_names()
+        referred = {
+            item.name
+            for item in items
+            if item.reason == ORPHAN and (item.name in coming or not self._is_orphan(item.name))
+        }
+        for name in referred:
+            del self._remembered[name]
+        return [i for i in items if i.name not in referred and i.name not in self._holds]
 
     def _end(self, collected: Collected, done: Callable[[Collected], None]) -> None:
         self._is_collecting = False

@@ -61,6 +61,7 @@ class StateMachine:
         self.residents = Residents(shelf, is_tail_lost=is_tail_lost)
         self.find = self.residents.find
         self.find_by_id = self.residents.find_by_id
+        self.look_up = self.residents.look_up
         self.by_id = self.residents.by_id
         self.births = 0  # streams ever created
         self.names = Namespace(shelf)
@@ -143,7 +144,10 @@ class StateMachine:
 
     def _next_id(self, path: bytes) -> int:
         """Never given twice, and the shard of the name is that of the id."""
-        return (self.births + 1) * self.shards + shard_of_path(path, self.shards)
+        return (self.births + 1) * self.shards + self.shard_of(path)
+
+    def shard_of(self, path: bytes) -> int:
+        return crc32c(path) % self.shards
 
     def _plan_fork(
         self, command: CreateStream
@@ -377,10 +381,6 @@ class StateMachine:
             self.subscriptions.stream_ended(stream)
         self.names.remove(stream.path, stream.stream_id)
         self._set_snapshot(stream, None)
-
-
-def shard_of_path(path: bytes, shards: int) -> int:
-    return crc32c(path) % shards
 
 
 def _apply_mark(command: Mark) -> Outcome:

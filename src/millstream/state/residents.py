@@ -69,6 +69,17 @@ class Residents:
         image = self._shelf.find_by_id(stream_id)
         return None if image is None else self._restore(image)
 
+    def look_up(self, path: bytes) -> Stream | None:
+        """To be looked at only: one that is at rest stays there."""
+        stream = self.by_path.get(path)
+        if stream is not None:
+            return stream
+        image = self._shelf.find(path)
+        if image is None:
+            return None
+        stream, _ = restore_stream(image)
+        return None if stream.stream_id in self.removed else stream
+
     def blob_of(self, stream_id: int) -> str | None:
         """The blob of the stream's snapshot. A stream that rests stays where it is."""
         stream = self.by_id.get(stream_id)
@@ -80,12 +91,12 @@ class Residents:
 
     def _restore(self, image: bytes) -> Stream | None:
         stream, missing_bytes = restore_stream(image)
+        if stream.stream_id in self.removed or stream.stream_id in self.by_id:
+            return None  # its name was given up, to somebody else perhaps
         if missing_bytes:
             if not self._is_tail_lost:
                 raise MissingContent(stream.path, missing_bytes)
             forget_tail(stream)
-        if stream.stream_id in self.removed or stream.stream_id in self.by_id:
-            return None  # its name was given up, to somebody else perhaps
         stream = self._leaving.pop(stream.stream_id, stream)
         self.add(stream)
         self.welcome(stream)

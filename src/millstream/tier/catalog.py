@@ -21,7 +21,7 @@ from millstream.errors import DamagedData, StartupError
 from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
-from millstream.tier.catalog_changes import Garbage, SegmentUse, is_empty, split
+from millstream.tier.catalog_changes import Garbage, SegmentSpan, SegmentUse, is_empty, split
 from millstream.tier.catalog_files import (
     ROOT_NAME,
     Meta,
@@ -35,7 +35,16 @@ from millstream.tier.catalog_files import (
 from millstream.tier.catalog_merge import merge_root, merge_shard
 from millstream.tier.catalog_verify import Verified, verify_files
 
-__all__ = ["Catalog", "Changes", "Garbage", "Replacement", "SegmentUse", "StreamRow", "Verified"]
+__all__ = [
+    "Catalog",
+    "Changes",
+    "Garbage",
+    "Replacement",
+    "SegmentSpan",
+    "SegmentUse",
+    "StreamRow",
+    "Verified",
+]
 
 _NAMES_AT_ONCE = 64  # of one shard; with 16 of them, a page of a thousand reads little more
 
@@ -245,6 +254,15 @@ class Catalog:
                 number, f"SELECT live_bytes, live_runs, {_SEGMENT} FROM segments s ORDER BY segment"
             )
         ]
+
+    def segment_spans(self, shard: int) -> dict[str, SegmentSpan]:
+        """By name of segment. Walks all runs of the shard."""
+        rows = self._work_rows(
+            shard,
+            "SELECT name, sum(count), min(stream_id), max(stream_id)"
+            " FROM runs r JOIN segments s USING (segment) GROUP BY segment",
+        )
+        return {name: SegmentSpan(*span) for name, *span in rows}
 
     def live_runs(self, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
         """What is left of these segments, ordered by stream and ordinal."""

@@ -14,6 +14,14 @@ class SegmentUse(NamedTuple):
     live_runs: int
 
 
+class SegmentSpan(NamedTuple):
+    """What a walk over the runs of a segment finds beyond its SegmentUse."""
+
+    live_rows: int
+    first_stream: int
+    last_stream: int
+
+
 class Garbage(NamedTuple):
     """A segment nothing refers to any more, since this position of the journal."""
 

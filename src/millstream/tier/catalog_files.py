@@ -200,7 +200,12 @@ def copy_database(db: sqlite3.Connection, to: Path) -> int:
 
 def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
     try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,  # a start opens it in a thread and hands it to the loop
+        )
         try:
             db.execute(f"PRAGMA cache_size = -{cache_kib}")
         except BaseException:

@@ -1,0 +1,75 @@
+"""POST /__ursula/flush-cold/{bucket}/{stream}: takes a stream's oldest hot content to the store."""
+
+from __future__ import annotations
+
+from millstream.api.arguments import Query
+from millstream.api.control import respond_json
+from millstream.api.errors import respond_error
+from millstream.api.paths import bucketed_key, unescape_all
+from millstream.engine.engine import Engine
+from millstream.engine.flusher import Flusher
+from millstream.errors import (
+    ColdUnavailable,
+    InvalidRequest,
+    MethodNotAllowed,
+    RouteNotFound,
+    StreamError,
+)
+from millstream.http.message import Request
+from millstream.limits import MIB
+from millstream.state.stream import Stream
+
+FLUSH_COLD_ROOT = b"/__ursula/flush-cold/"
+BYTES_MAX_DEFAULT = 8 * MIB
+
+
+class FlushCold:
+    """`flusher` is None for a server that keeps everything in memory."""
+
+    def __init__(self, engine: Engine, flusher: Flusher | None) -> None:
+        self._engine = engine
+        self._flusher = flusher
+
+    def handle(self, request: Request) -> None:
+        if request.method != b"POST":
+            raise MethodNotAllowed("use POST", "POST, OPTIONS")
+        parts = request.path.removeprefix(FLUSH_COLD_ROOT).split(b"/")
+        if len(parts) != 2:
+            raise RouteNotFound("use /__ursula/flush-cold/{bucket}/{stream}")
+        query = Query(request.query)
+        bytes_min = _size(query, b"min_hot_bytes", 1)
+        bytes_max = _size(query, b"max_bytes", BYTES_MAX_DEFAULT)
+        key = bucketed_key(unescape_all(parts[0]), parts[1])
+        stream = self._engine.find(key, self._engine.clock.now_ms())
+        if self._flusher is None:
+            raise InvalidRequest("this server has no cold store; start it without --memory")
+        if stream.log.tail_byte - stream.log.cold_byte < max(bytes_min, 1):
+            request.respond(204, b"cache-control: no-store\r\n")
+            return
+        self._flusher.flush_stream(
+            stream, bytes_max, lambda error: self._flushed(request, stream, error)
+        )
+
+    def _flushed(self, request: Request, stream: Stream, error: Exception | None) -> None:
+        if error is None:
+            respond_json(
+                request,
+                200,
+                {
+                    "hot_start_offset": stream.log.cold_byte,
+                    "group_commit_index": self._engine.applied_lsn,
+                },
+            )
+        elif isinstance(error, StreamError):
+            respond_error(request, error)
+        else:
+            respond_error(request, ColdUnavailable(f"the cold store took nothing: {error}"))
+
+
+def _size(query: Query, name: bytes, default: int) -> int:
+    text = query.one(name)
+    if text is None:
+        return default
+    if not text.isdigit() or not 0 < len(text) < 16:
+        raise InvalidRequest(f"{name.decode()} must be a whole number of bytes")
+    return int(text)
