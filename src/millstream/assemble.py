@@ -17,6 +17,7 @@ from millstream.api.app import App, Handlers, fixed_headers
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
 from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
+from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
@@ -30,10 +31,13 @@ from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.config import Config
 from millstream.engine.blob_worker import BlobWorker
+from millstream.engine.catalog_uploads import CatalogUploads
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.flush_planning import FlushLimits
 from millstream.engine.flusher import Flusher
+from millstream.engine.garbage import Garbage
+from millstream.engine.holds import Holds
 from millstream.engine.job_source import JobSource, cold_place
 from millstream.engine.job_table import JobTable
 from millstream.engine.off_loop import OffLoop
@@ -217,7 +221,8 @@ class ColdTier:
     def __init__(self, config: Config, engine: Engine, storage: Storage, disk: DiskStorage) -> None:
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
         self._engine = engine
-        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits)
+        self.holds = Holds()
+        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits, self.holds)
         self.residency = Residency(engine, config.resident_streams)
         self.checkpointer = Checkpointer(
             engine,
@@ -233,13 +238,33 @@ class ColdTier:
         self.checkpointer.after.append(self.residency.shelved)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
         self._job_thread = OffLoop("jobs", 1)
+        job_table = JobTable(engine.clock)
         self.jobs = JobRoutes(
             JobSource(disk.catalog, disk.objects),
-            JobTable(engine.clock),
+            job_table,
             self._job_thread.run,
             self._replace_segments,
             storage.store_id,
             cold_place(disk.objects.settings),
+        )
+        self.uploads = CatalogUploads(
+            engine,
+            self.checkpointer,
+            disk.catalog,
+            disk.objects,
+            storage.store_id,
+            disk.folder.path / "uploads",
+            config.catalog_upload_interval,
+            config.shutdown_timeout,
+        )
+        self.garbage = Garbage(
+            engine,
+            self.checkpointer,
+            disk.catalog,
+            disk.objects,
+            self.uploads,
+            self.holds,
+            job_table.oldest_start_ms,
         )
 
     def _replace_segments(
@@ -266,11 +291,16 @@ class ColdTier:
         self.flusher.start(loop)
         self.checkpointer.start(loop)
         self._job_thread.start(loop)
+        self.uploads.start(loop)
+        self.garbage.start(loop)
 
     async def close(self) -> None:
         await self.flusher.close()
         await self._job_thread.wait_idle()
         self._job_thread.close()
+        await self.garbage.close()
+        await self.checkpointer.finish(is_wanted=True)
+        await self.uploads.close()
         await self.checkpointer.close()
 
 
@@ -281,6 +311,7 @@ def _operator_routes(
     routes = [(FLUSH_COLD_ROOT, flush_cold.handle)]
     if cold is not None:
         routes.append((JOBS_ROOT, cold.jobs.handle))
+        routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))
     return tuple(routes)
 
 
@@ -294,8 +325,8 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
-    blobs = BlobWorker(storage.blobs, storage.machine)
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
+    blobs = BlobWorker(storage.blobs, storage.machine, None if cold is None else cold.holds)
     windows = _build_windows(config, storage)
     handlers = _build_handlers(config, engine, blobs, windows, paths, storage.store_id, scheme)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)))
@@ -314,7 +345,8 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     try:
         blobs.start(loop)
         windows.start(loop)
-        engine.after_batch.append(blobs.collect)
+        if cold is None:
+            engine.after_batch.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         wakes.start(loop)
         if cold is not None:

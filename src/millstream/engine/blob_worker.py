@@ -11,7 +11,7 @@ import structlog
 
 from millstream.engine.holds import Holds
 from millstream.state.machine import StateMachine
-from millstream.tier.blobs import BlobStore
+from millstream.tier.blobs import SNAPSHOTS, BlobStore
 
 log = structlog.get_logger("millstream.blobs")
 
@@ -21,11 +21,9 @@ Result = TypeVar("Result")
 
 
 class BlobWorker:
-    def __init__(
-        self, store: BlobStore, machine: StateMachine, holds: Holds | None = None
-    ) -> None:
+    def __init__(self, store: BlobStore, machine: StateMachine, holds: Holds | None = None) -> None:
         self.store = store
-        self.holds = holds or Holds()  # objects that are on their way into the state
+        self._holds = holds or Holds()
         self._machine = machine
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
 
@@ -45,6 +43,13 @@ class BlobWorker:
                 raise error
 
         self._loop.run_in_executor(self._pool, work).add_done_callback(finished)
+
+    def hold(self, name: str) -> None:
+        """The blob is on its way into the state: nobody refers to it yet, but will."""
+        self._holds.add(SNAPSHOTS + name)
+
+    def release(self, name: str) -> None:
+        self._holds.remove(SNAPSHOTS + name)
 
     def collect(self) -> None:
         """Called after every batch: deletes what the batch made useless.

@@ -186,11 +186,10 @@ class CatalogUploads:
         self._folder.mkdir(parents=True)
         copies = _Copies(catalog.lsn, [], {})
         for name, shard in catalog.file_names().items():
-            copied_lsn = self._copied_lsns.get(name)
-            if newest is not None and copied_lsn is not None:
-                if catalog.changed_lsn(shard) <= copied_lsn:
-                    copies.unchanged[name] = newest.files[name]
-                    continue
+            copied_lsn = self._copied_lsns.get(name, -1)
+            if newest is not None and catalog.changed_lsn(shard) <= copied_lsn:
+                copies.unchanged[name] = newest.files[name]
+                continue
             path = self._folder / name
             lsn = catalog.back_up(shard, path)
             if lsn != copies.lsn:

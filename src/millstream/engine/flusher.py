@@ -213,7 +213,7 @@ class Flusher:
             return
         created_ms = self._engine.clock.now_ms()
         name = segment_name(shard, created_ms)
-        self._holds.add([name])
+        self._holds.add(name)
 
         def work() -> Flushed:
             encoded = encode_segment(contents, store_id=self._store_id, shard=shard)
@@ -226,7 +226,7 @@ class Flusher:
 
     def _uploaded(self, shard: int, name: str, result: Flushed | Exception) -> None:
         if isinstance(result, Exception):
-            self._holds.remove([name])
+            self._holds.remove(name)
             self._failed(shard, result)
             return
         if self._failures:
@@ -251,7 +251,7 @@ class Flusher:
 
     def _publish(self, shard: int, segment: Segment, runs: list[Run]) -> None:
         def published(_: object, outcome: Outcome) -> None:
-            self._holds.remove([segment.name])
+            self._holds.remove(segment.name)
             if isinstance(outcome, Exception):
                 self._finished(shard, outcome)
                 return

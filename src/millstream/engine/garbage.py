@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -34,12 +34,13 @@ from millstream.limits import (
     UNUSED_BLOBS_MAX,
 )
 from millstream.state.changes import Capture
+from millstream.tier.blobs import SNAPSHOTS
 from millstream.tier.catalog import Garbage as SegmentGarbage
 from millstream.tier.objects import ObjectInfo, ObjectStore
 
 log = structlog.get_logger("millstream.garbage")
 
-SEGMENTS, SNAPSHOTS = "segments/", "snapshots/"
+SEGMENTS = "segments/"
 FIRST_LOOK_SECONDS = 300.0  # after the start: by then what recovery left to do is done
 DELETE_AT_ONCE = 100  # objects in one go: orphans are looked up once more, on the loop
 
@@ -91,6 +92,7 @@ class Garbage:
         objects: ObjectStore,
         uploads: CatalogUploads,
         holds: Holds,
+        oldest_job_ms: Callable[[], int | None],
         *,
         grace_seconds: float = GARBAGE_GRACE_SECONDS,
         orphan_age_seconds: float = ORPHAN_AGE_SECONDS,
@@ -103,6 +105,8 @@ class Garbage:
         self._objects = objects
         self._uploads = uploads
         self._holds = holds
+        self._oldest_job_ms = oldest_job_ms  # when the oldest job began that may name segments
+        self._going: set[str] = set()  # being deleted at this moment
         self._grace_seconds = grace_seconds
         self._orphan_age_seconds = orphan_age_seconds
         self._first_look_seconds = first_look_seconds
@@ -169,7 +173,7 @@ class Garbage:
         settled, uploaded = self._settle(), self._uploads.oldest_lsn
         items = [Item(*each, UNREFERRED) for each in segments]
         for item in (*items, *self._remembered.values()):
-            if item.name in self._holds.going:
+            if item.name in self._going:
                 continue
             if item.lsn > uploaded:
                 waits_for = f"catalog uploads up to {item.lsn}; the older one is at {uploaded}"
@@ -222,10 +226,10 @@ class Garbage:
         some, rest = items[:DELETE_AT_ONCE], items[DELETE_AT_ONCE:]
         some = self._still_garbage(some)
         names = [item.name for item in some]
-        self._holds.going.update(names)
+        self._going.update(names)
 
         def forgotten(result: Exception | None) -> None:
-            self._holds.going.difference_update(names)
+            self._going.difference_update(names)
             if result is not None:
                 self._end(collected._replace(error=result), done)
                 return
@@ -250,16 +254,12 @@ class Garbage:
         self._thread.run(lambda: self._objects.delete(names), deleted)
 
     def _still_garbage(self, items: list[Item]) -> list[Item]:
-        """A job that took long may have referred to its objects since they were listed."""
-        coming = self._machine.changes.segment_names()
-        referred = {
-            item.name
-            for item in items
-            if item.reason == ORPHAN and (item.name in coming or not self._is_orphan(item.name))
-        }
+        """Orphans are looked at once more: somebody slow may have referred to one by now."""
+        doubtful = [item.name for item in items if item.reason == ORPHAN]
+        referred = set(doubtful) - set(self._orphans(doubtful))
         for name in referred:
             del self._remembered[name]
-        return [i for i in items if i.name not in referred and i.name not in self._holds]
+        return [item for item in items if item.name not in referred]
 
     def _end(self, collected: Collected, done: Callable[[Collected], None]) -> None:
         self._is_collecting = False
@@ -317,21 +317,29 @@ class Garbage:
         self._thread.run(lambda: list(islice(objects, ORPHAN_PAGE)), listed)
 
     def _check(self, infos: list[ObjectInfo]) -> None:
-        coming = self._machine.changes.segment_names()
-        for info in infos:
-            if info.name in self._holds or info.name in coming or info.name in self._remembered:
-                continue
-            if self._is_orphan(info.name):
-                self._remember(info.name, info.size, ORPHAN)
+        sizes = {info.name: info.size for info in infos if info.name not in self._remembered}
+        for name in self._orphans(sizes):
+            self._remember(name, sizes[name], ORPHAN)
 
-    def _is_orphan(self, name: str) -> bool:
-        """What is not named like ours is none of our business."""
-        segment = _SEGMENT.fullmatch(name)
-        if segment is not None:
-            shard = int(segment[1])
-            return shard < self._machine.shards and not self._catalog.knows_segment(name, shard)
-        snapshot = _SNAPSHOT.fullmatch(name)
-        return snapshot is not None and not self._machine.has_blob(int(snapshot[2]), snapshot[1])
+    def _orphans(self, names: Iterable[str]) -> list[str]:
+        """Those that nothing refers to, or will: neither the catalog nor what it will hear of."""
+        coming, oldest_job_ms = self._machine.changes.segment_names(), self._oldest_job_ms()
+        found = []
+        for name in names:
+            segment, snapshot = _SEGMENT.fullmatch(name), _SNAPSHOT.fullmatch(name)
+            if name in self._holds or name in coming:
+                continue
+            if segment is not None:
+                shard, created_ms = int(segment[1]), int(segment[2])
+                is_of_job = oldest_job_ms is not None and created_ms >= oldest_job_ms
+                is_ours = shard < self._machine.shards
+                if is_ours and not is_of_job and not self._catalog.knows_segment(name, shard):
+                    found.append(name)
+            elif snapshot is not None and not self._machine.has_blob(
+                int(snapshot[2]), snapshot[1]
+            ):
+                found.append(name)
+        return found
 
     def _end_listing(
         self, error: Exception | None, done: Callable[[Exception | None], None]

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
 
 class Holds:
     """Belongs to the event loop. An object that is held is never taken for an orphan."""
 
     def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
-        self.going: set[str] = set()  # being deleted at this moment
+        self._held: set[str] = set()
 
-    def add(self, names: Iterable[str]) -> None:
-        self._held.update(names)
+    def add(self, name: str) -> None:
+        """Before the upload begins."""
+        self._held.add(name)
 
-    def try_add(self, names: Iterable[str]) -> bool:
-        """For objects that somebody uploaded a while ago. False: one is being deleted."""
-        names = list(names)
-        if not self.going.isdisjoint(names):
-            return False
-        self.add(names)
-        return True
-
-    def remove(self, names: Iterable[str]) -> None:
-        """After the command that refers to them was applied, or when there will be none."""
-        self._held.subtract(names)
-        self._held = +self._held
+    def remove(self, name: str) -> None:
+        """After the command that refers to it was applied, or when there will be none."""
+        self._held.discard(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._held

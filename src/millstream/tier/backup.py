@@ -26,7 +26,6 @@ from millstream.tier.objects import ObjectStore
 FOLDER = "catalog/"
 FORMAT = 1
 MANIFESTS_KEPT = 2  # the newest, and the one before it in case an object of it is damaged
-COMPRESSION_LEVEL = 3
 
 _MANIFEST = re.compile(r"catalog/manifest-(\d{16})\.json")
 _FILE = re.compile(r"catalog/\d{16}/(?:root|shard-\d{4})\.sqlite\.zst")
@@ -67,8 +66,7 @@ def store_file(objects: ObjectStore, lsn: int, path: Path) -> BackedUpFile:
 
 def _compress(path: Path) -> bytes:
     sink = pa.BufferOutputStream()
-    codec = pa.Codec("zstd", compression_level=COMPRESSION_LEVEL)
-    with path.open("rb") as file, pa.CompressedOutputStream(sink, codec) as compressed:
+    with path.open("rb") as file, pa.CompressedOutputStream(sink, "zstd") as compressed:
         while piece := file.read(MIB):
             compressed.write(piece)
     data: bytes = sink.getvalue().to_pybytes()
@@ -141,7 +139,10 @@ def load_file(objects: ObjectStore, file: BackedUpFile) -> bytes:
 def extract_file(name: str, data: bytes, to: Path) -> None:
     """Writes what the object `name` holds. It is not synced."""
     try:
-        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as source, to.open("wb") as file:
+        with (
+            pa.CompressedInputStream(pa.BufferReader(data), "zstd") as source,
+            to.open("wb") as file,
+        ):
             while piece := source.read(MIB):
                 file.write(piece)
     except pa.ArrowException as error:

@@ -180,7 +180,9 @@ class Catalog:
 
     def knows_segment(self, name: str, shard: int) -> bool:
         """Whether it is referred to, or in the list of garbage."""
-        sql = "SELECT 1 FROM segments WHERE name = ?1 UNION ALL SELECT 1 FROM garbage WHERE name = ?1"
+        sql = (
+            "SELECT 1 FROM segments WHERE name = ?1 UNION ALL SELECT 1 FROM garbage WHERE name = ?1"
+        )
         return shard < self._shards and bool(self._files[shard].rows(sql, (name,)))
 
     def record(self, key: str) -> bytes | None:
