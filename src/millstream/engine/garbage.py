@@ -335,9 +335,7 @@ class Garbage:
                 is_ours = shard < self._machine.shards
                 if is_ours and not is_of_job and not self._catalog.knows_segment(name, shard):
                     found.append(name)
-            elif snapshot is not None and not self._machine.has_blob(
-                int(snapshot[2]), snapshot[1]
-            ):
+            elif snapshot is not None and not self._machine.has_blob(int(snapshot[2]), snapshot[1]):
                 found.append(name)
         return found
 

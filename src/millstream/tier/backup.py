@@ -10,6 +10,7 @@ fields.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -137,7 +138,7 @@ def load_file(objects: ObjectStore, file: BackedUpFile) -> bytes:
 
 
 def extract_file(name: str, data: bytes, to: Path) -> None:
-    """Writes what the object `name` holds. It is not synced."""
+    """Writes what the object `name` holds, durably but for the name of the file."""
     try:
         with (
             pa.CompressedInputStream(pa.BufferReader(data), "zstd") as source,
@@ -145,6 +146,8 @@ def extract_file(name: str, data: bytes, to: Path) -> None:
         ):
             while piece := source.read(MIB):
                 file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
     except pa.ArrowException as error:
         raise DamagedBackup(name, "the object", "zstd", str(error)) from error
     except OSError as error:

@@ -178,6 +178,17 @@ class Catalog:
             found.append((segment, Run(stream_id, *row[1:8])))
         return found
 
+    def extent(self, stream_id: int) -> tuple[int, int, int] | None:
+        """The first message of its runs, and the message and byte behind the last."""
+        sql = (
+            "SELECT min(first_ordinal), max(first_ordinal + count), max(first_byte + size)"
+            " FROM runs WHERE stream_id = ?"
+        )
+        [(first, end_ordinal, end_byte)] = self._files[stream_id % self._shards].rows(
+            sql, (stream_id,)
+        )
+        return None if first is None else (first, end_ordinal, end_byte)
+
     def knows_segment(self, name: str, shard: int) -> bool:
         """Whether it is referred to, or in the list of garbage."""
         sql = (
@@ -309,6 +320,12 @@ class Catalog:
             for stream_id, path, deadline_ms, listed, created_ms, image in db.execute(sql):
                 yield StreamRow(stream_id, path, deadline_ms, bool(listed), created_ms, image)
 
+    def image_of(self, stream_id: int) -> bytes | None:
+        rows = self._work_rows(
+            stream_id % self._shards, "SELECT image FROM streams WHERE stream_id = ?", stream_id
+        )
+        return rows[0][0] if rows else None
+
     def file_names(self) -> dict[str, int | None]:
         """Every file and the shard it is for; None: the root file."""
         return {**{shard_name(shard): shard for shard in range(self._shards)}, ROOT_NAME: None}
@@ -331,9 +348,9 @@ class Catalog:
         """Walks everything; stops at the first thing that does not fit."""
         return verify_files([self._path(shard) for shard in range(self._shards)], self._path(None))
 
-    def _work_rows(self, shard: int, sql: str) -> list[tuple[Any, ...]]:
+    def _work_rows(self, shard: int, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with open_for_work(self._path(shard)) as db:
-            return db.execute(sql).fetchall()
+            return db.execute(sql, parameters).fetchall()
 
     def _path(self, shard: int | None) -> Path:
         return self._folder / (ROOT_NAME if shard is None else shard_name(shard))
