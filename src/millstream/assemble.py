@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import hashlib
 import secrets
 import signal
 import ssl
@@ -56,7 +57,7 @@ from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
-from millstream.recover import recover
+from millstream.recover import RESTORED, recover
 from millstream.state.commands import Mark, ReplaceSegments
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Outcome
@@ -188,11 +189,11 @@ def _build_handlers(
     blobs: BlobWorker,
     windows: Windows,
     paths: StreamPaths,
-    store_id: str,
+    tag_id: str,
     scheme: str,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
-    reads = Reads(engine, windows, clock, store_id, config.page_bytes)
+    reads = Reads(engine, windows, clock, tag_id, config.page_bytes)
     return Handlers(
         writes=Writes(engine, reads, paths, clock, scheme),
         reads=reads,
@@ -206,6 +207,14 @@ def _build_handlers(
         batches=Batches(engine, clock),
         control=SubscriptionRoutes(engine, reads, clock, scheme),
     )
+
+
+def _tag_id(storage: Storage) -> str:
+    """What ETags begin with: after a restore, an offset may come again with other content."""
+    restored = None if storage.disk is None else storage.disk.catalog.record(RESTORED)
+    if restored is None:
+        return storage.store_id
+    return hashlib.sha256(storage.store_id.encode() + restored).hexdigest()
 
 
 def _build_windows(config: Config, storage: Storage) -> Windows:
@@ -328,7 +337,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
     blobs = BlobWorker(storage.blobs, storage.machine, None if cold is None else cold.holds)
     windows = _build_windows(config, storage)
-    handlers = _build_handlers(config, engine, blobs, windows, paths, storage.store_id, scheme)
+    handlers = _build_handlers(config, engine, blobs, windows, paths, _tag_id(storage), scheme)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)))
     wakes = Wakes(engine, Couriers(loop))
     server = Server(

@@ -7,6 +7,7 @@ the content that is in the cold store before anybody reads it.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -138,8 +139,10 @@ def _repair(catalog: Catalog, lsn: int, manifest_lsn: int, progress: Progress) -
         if number % 1000 == 0 or number == total:
             progress("looking at streams", number, total)
     changes.trims += [(stream_id, ALL_RUNS) for stream_id in cuts.without_runs]
+    # Not twice the same: what was cached of the lost content must not pass for the new.
+    restored = f"{manifest_lsn}-{secrets.token_hex(8)}".encode()
     births = int(catalog.record("births") or b"0") + SPARED_BIRTHS
-    changes.records += [("births", b"%d" % births), (RESTORED, b"%d" % manifest_lsn)]
+    changes.records += [("births", b"%d" % births), (RESTORED, restored)]
     changes.records += _cut_subscriptions(catalog.records(SUBSCRIPTION), cuts.tails)
     catalog.merge(changes)
     return len(cuts.tails)
