@@ -25,6 +25,7 @@ from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
+from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import Subscriptions
 from millstream.api.subscriptions import SubscriptionRoutes
@@ -44,6 +45,7 @@ from millstream.engine.job_table import JobTable
 from millstream.engine.off_loop import OffLoop
 from millstream.engine.pipeline_process import PipelineProcess
 from millstream.engine.residency import Residency
+from millstream.engine.retention import RetentionSweeps
 from millstream.engine.wakes import Wakes
 from millstream.engine.webhooks import Couriers
 from millstream.engine.windows import Windows
@@ -246,6 +248,7 @@ class ColdTier:
         )
         self.checkpointer.after.append(self.residency.shelved)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
+        self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
         self._job_thread = OffLoop("jobs", 1)
         job_table = JobTable(engine.clock)
         self.jobs = JobRoutes(
@@ -300,10 +303,12 @@ class ColdTier:
         self.flusher.start(loop)
         self.checkpointer.start(loop)
         self._job_thread.start(loop)
+        self.retention.start(loop)
         self.uploads.start(loop)
         self.garbage.start(loop)
 
     async def close(self) -> None:
+        await self.retention.close()
         await self.flusher.close()
         await self._job_thread.wait_idle()
         self._job_thread.close()
@@ -317,7 +322,10 @@ def _operator_routes(
     engine: Engine, cold: ColdTier | None
 ) -> tuple[tuple[bytes, Callable[[Request], None]], ...]:
     flush_cold = FlushCold(engine, None if cold is None else cold.flusher)
-    routes = [(FLUSH_COLD_ROOT, flush_cold.handle)]
+    routes = [
+        (FLUSH_COLD_ROOT, flush_cold.handle),
+        (RETENTION_ROOT, RetentionRoutes(engine).handle),
+    ]
     if cold is not None:
         routes.append((JOBS_ROOT, cold.jobs.handle))
         routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))

@@ -241,6 +241,9 @@ class Config:
         "TIME",
         "least time between two copies of the catalog in the cold store, for `millstream restore`",
     )
+    retention_interval: float = _setting(
+        60.0, parse_seconds, "TIME", "how often buckets are looked over for content to give up"
+    )
     pipeline: str = _setting(
         "auto",
         _choice("auto", "off", "external"),

@@ -74,3 +74,5 @@ PLAN_STEPS_PER_TURN = 16  # look-ups in the catalog before the event loop gets i
 READ_AHEADS_MAX = 2  # at once: half the threads stay free for those who wait
 READ_AHEAD_BYTES = 4 * MIB  # behind a window that was read in sequence: about one page
 READ_AHEAD_STREAMS_MAX = 1024  # streams whose last window is remembered, to know a sequence by
+TRIMS_AT_ONCE = 200  # streams whose old content is given up in one go on the loop
+CHECKPOINT_SECONDS_MAX = 60.0  # between two checkpoints when anything changed, however little

@@ -19,7 +19,12 @@ from millstream.engine.off_loop import OffLoop
 from millstream.formats.changes import Changes
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import Disk
-from millstream.limits import CAPTURE_STREAMS, CHECKPOINT_FLUSH_BYTES, MIB
+from millstream.limits import (
+    CAPTURE_STREAMS,
+    CHECKPOINT_FLUSH_BYTES,
+    CHECKPOINT_SECONDS_MAX,
+    MIB,
+)
 from millstream.state.changes import Capture
 from millstream.state.records import take_records
 
@@ -66,6 +71,8 @@ class Checkpointer:
         self._dirty_streams = dirty_streams
         self._written_at_last = -wal_bytes_recovered
         self._thread = OffLoop("checkpoint", 1)
+        self._lsn_of_last = engine.applied_lsn
+        self._timer: asyncio.TimerHandle | None = None
         self._is_running = False
         self.is_closing = False
         self._ended: asyncio.Event = asyncio.Event()
@@ -77,6 +84,14 @@ class Checkpointer:
         self._loop = loop
         self._thread.start(loop)
         self._engine.after_batch.append(self.check)
+        self._timer = loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
+
+    def _on_time(self) -> None:
+        """However little changed: copies of the catalog and the garbage wait for it."""
+        self._timer = self._loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
+        changed = self._engine.applied_lsn != self._lsn_of_last
+        if changed and not self._is_running and not self._is_closing:
+            self._begin()
 
     def _wal_grown(self) -> int:
         return self._engine.journal.stats.bytes_written - self._written_at_last
@@ -157,6 +172,7 @@ class Checkpointer:
                 self._loop.call_later(RETRY_SECONDS, self._store, capture)
             return
         self._changes.settle(capture)
+        self._lsn_of_last = capture.lsn
         self._engine.journal.retire(capture.lsn)
         self.count += 1
         log.info(
@@ -176,9 +192,12 @@ class Checkpointer:
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()
+        self.check()
 
     async def finish(self, *, is_wanted: bool = False) -> None:
         """The last checkpoint, unless there is next to nothing to replay and nobody wants it."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self.check in self._engine.after_batch:
             self._engine.after_batch.remove(self.check)
         if self._is_running:

@@ -20,7 +20,7 @@ from millstream.errors import (
 from millstream.formats.changes import Replacement
 from millstream.formats.wal import crc32c
 from millstream.protocol import content_types
-from millstream.state.buckets import Namespace, split_key
+from millstream.state.buckets import Namespace, Retention, split_key
 from millstream.state.changes import OpenChanges
 from millstream.state.commands import (
     AnyCommand,
@@ -34,6 +34,7 @@ from millstream.state.commands import (
     PublishRuns,
     PublishSnapshot,
     ReplaceSegments,
+    SetRetention,
     TouchStream,
     TrimStream,
 )
@@ -86,6 +87,7 @@ class StateMachine:
             PublishRuns: self._apply_publish_runs,
             ReplaceSegments: self._apply_replace_segments,
             TrimStream: self._apply_trim,
+            SetRetention: self._apply_retention,
         }
 
     def apply(self, command: AnyCommand) -> Outcome:
@@ -190,6 +192,14 @@ class StateMachine:
         self.names.remove_bucket(command.name)
         return Done.DELETED
 
+    def _apply_retention(self, command: SetRetention) -> Outcome:
+        bucket = self.names.buckets.get(command.bucket)
+        if bucket is None:
+            return bucket_not_found()
+        bucket.retention = Retention(command.age_ms, command.bytes_max)
+        self.names.changed_buckets.add(command.bucket)
+        return Done.ACCEPTED
+
     # Snapshots
 
     def _apply_publish(self, command: PublishSnapshot) -> Outcome:
@@ -280,6 +290,8 @@ class StateMachine:
     def _apply_trim(self, command: TrimStream) -> Outcome:
         stream = self.find_by_id(command.stream_id)
         if stream is None or stream.deleted or command.ordinal <= stream.log.first_ordinal:
+            return Done.NOTHING
+        if stream.snapshot is not None:  # whoever starts from it needs all that follows
             return Done.NOTHING
         if command.ordinal > stream.log.tail_ordinal or command.byte > stream.log.tail_byte:
             return Done.NOTHING

@@ -277,6 +277,35 @@ class Catalog:
         )
         return {name: SegmentSpan(*span) for name, *span in rows}
 
+    def aged(self, bucket: bytes, before_ms: int) -> list[tuple[int, int, int]]:
+        """(stream id, ordinal, byte) behind what streams of a bucket got before then."""
+        return self._ends(
+            bucket,
+            "segment IN (SELECT segment FROM segments WHERE created_ms < ?3)",
+            before_ms,
+        )
+
+    def oversize(self, bucket: bytes, bytes_max: int) -> list[tuple[int, int, int]]:
+        """(stream id, ordinal, byte) behind which at least `bytes_max` cold bytes follow."""
+        return self._ends(
+            bucket,
+            "first_byte + size <= -?3 + (SELECT max(l.first_byte + l.size) FROM runs l"
+            " WHERE l.stream_id = r.stream_id)",
+            bytes_max,
+        )
+
+    def _ends(self, bucket: bytes, which: str, limit: int) -> list[tuple[int, int, int]]:
+        sql = (
+            "SELECT r.stream_id, max(first_ordinal + count), max(first_byte + size)"
+            " FROM streams s JOIN runs r USING (stream_id)"
+            f" WHERE s.path >= ?1 AND s.path < ?2 AND s.listed = 1 AND {which} GROUP BY r.stream_id"
+        )
+        found: list[tuple[int, int, int]] = []
+        for shard in range(self._shards):
+            with open_for_work(self._path(shard)) as db:
+                found += db.execute(sql, (bucket + b"/", bucket + b"0", limit)).fetchall()
+        return found
+
     def live_runs(self, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
         """What is left of these segments, ordered by stream and ordinal."""
         return merge_sorted(
