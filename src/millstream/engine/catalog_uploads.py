@@ -19,7 +19,7 @@ from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
 from millstream.errors import DamagedBackup
-from millstream.limits import CATALOG_UPLOAD_LAG_SECONDS, CATALOG_UPLOAD_SHARE
+from millstream.limits import CATALOG_NUDGE_SECONDS, CATALOG_UPLOAD_SHARE
 from millstream.state.changes import Capture
 from millstream.state.commands import Mark
 from millstream.tier.backup import (
@@ -73,7 +73,7 @@ class CatalogUploads:
         interval_seconds: float,
         closing_seconds: float,
         *,
-        lag_seconds: float = CATALOG_UPLOAD_LAG_SECONDS,
+        nudge_seconds: float = CATALOG_NUDGE_SECONDS,
     ) -> None:
         """`copies` is a folder of its own; what is in it does not outlive an upload."""
         self._engine = engine
@@ -84,7 +84,7 @@ class CatalogUploads:
         self._folder = copies
         self._interval_seconds = interval_seconds
         self._closing_seconds = closing_seconds
-        self._lag_seconds = lag_seconds
+        self._nudge_seconds = nudge_seconds
         self._thread = OffLoop("catalog-upload", 1)
         self._kept: list[Manifest] | None = None  # None: nobody has looked yet
         self._copied_lsns: dict[str, int] = {}  # files of the newest manifest that we stored
@@ -92,7 +92,7 @@ class CatalogUploads:
         self._is_failing = False
         self._not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._lag_timer: asyncio.TimerHandle | None = None
+        self._nudge_timer: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
         self.after: list[Callable[[], None]] = []  # called when a manifest is stored
         self.is_awaited: Callable[[], bool] = lambda: False  # somebody waits for a newer one
@@ -103,7 +103,7 @@ class CatalogUploads:
         self._thread.start(loop)
         self._checkpointer.after.append(self._shelved)
         self._thread.run(self._look, self._looked)
-        self._lag_timer = loop.call_later(self._lag_seconds, self._catch_up)
+        self._nudge_timer = loop.call_later(self._nudge_seconds, self._nudge)
 
     @property
     def oldest_lsn(self) -> int:
@@ -136,22 +136,16 @@ class CatalogUploads:
         if not self._is_busy:
             self._begin(self._objects)
 
-    def _catch_up(self) -> None:
-        """Asks for a checkpoint when none came by itself though something changed."""
-        self._lag_timer = self._loop.call_later(self._lag_seconds, self._catch_up)
+    def _nudge(self) -> None:
+        """Sees to it that there is something newer to upload when somebody waits for it."""
+        self._nudge_timer = self._loop.call_later(self._nudge_seconds, self._nudge)
         if self._is_busy or self._timer is not None or self._checkpointer.is_closing:
             return
-        if self._checkpointer.has_news():
-            self._checkpointer.run(_nothing)
-        elif self._catalog.lsn > self.newest_lsn:
+        if self._catalog.lsn > self.newest_lsn:
             self._upload_soon()
-        elif self.is_awaited():
-            # Nothing happens, so no position would ever be newer: make one.
-            self._engine.submit(
-                Mark(self._engine.clock.now_ms()),
-                lambda _, outcome: self._checkpointer.run(_nothing),
-                None,
-            )
+        elif self.is_awaited() and self._engine.applied_lsn <= self.newest_lsn:
+            # The next checkpoint will be at a newer position, though nothing else happens.
+            self._engine.submit_and_forget(Mark(self._engine.clock.now_ms()))
 
     # How
 
@@ -246,7 +240,7 @@ class CatalogUploads:
 
     async def close(self) -> None:
         """The last upload, after the last checkpoint; gives up soon when the store is away."""
-        for timer in (self._timer, self._lag_timer):
+        for timer in (self._timer, self._nudge_timer):
             if timer is not None:
                 timer.cancel()
         if self._is_busy:
@@ -272,7 +266,3 @@ def _load_kept(objects: ObjectStore, store_id: str) -> list[Manifest]:
         if len(found) == MANIFESTS_KEPT:
             break
     return found
-
-
-def _nothing() -> None:
-    pass

@@ -90,7 +90,7 @@ class Checkpointer:
         """However little changed: copies of the catalog and the garbage wait for it."""
         self._timer = self._loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
         changed = self._engine.applied_lsn != self._lsn_of_last
-        if changed and not self._is_running and not self._is_closing:
+        if changed and not self._is_running and not self.is_closing:
             self._begin()
 
     def _wal_grown(self) -> int:
