@@ -42,6 +42,7 @@ log = structlog.get_logger("millstream.garbage")
 
 SEGMENTS = "segments/"
 FIRST_LOOK_SECONDS = 300.0  # after the start: by then what recovery left to do is done
+LOOK_SECONDS = 3600.0  # between two listings of the whole store
 DELETE_AT_ONCE = 100  # objects in one go: orphans are looked up once more, on the loop
 
 UNREFERRED = "no live run left"
@@ -97,6 +98,7 @@ class Garbage:
         grace_seconds: float = GARBAGE_GRACE_SECONDS,
         orphan_age_seconds: float = ORPHAN_AGE_SECONDS,
         first_look_seconds: float = FIRST_LOOK_SECONDS,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._engine = engine
         self._machine = engine.machine
@@ -110,6 +112,7 @@ class Garbage:
         self._grace_seconds = grace_seconds
         self._orphan_age_seconds = orphan_age_seconds
         self._first_look_seconds = first_look_seconds
+        self._look_seconds = look_seconds
         self._thread = OffLoop("garbage", 1)
         self._remembered: dict[str, Item] = {}  # blobs and orphans
         self._shelved: deque[tuple[float, int]] = deque()  # when a checkpoint of which lsn was
@@ -270,7 +273,7 @@ class Garbage:
     # Orphans
 
     def _list_now(self) -> None:
-        self._listing_timer = self._loop.call_later(self._orphan_age_seconds, self._list_now)
+        self._listing_timer = self._loop.call_later(self._look_seconds, self._list_now)
         self.find_orphans(lambda error: None)
 
     def find_orphans(self, done: Callable[[Exception | None], None]) -> None:
