@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import hashlib
 import secrets
 import signal
 import ssl
@@ -17,6 +18,7 @@ from millstream.api.app import App, Handlers, fixed_headers
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
 from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
+from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
@@ -31,10 +33,13 @@ from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.config import Config
 from millstream.engine.blob_worker import BlobWorker
+from millstream.engine.catalog_uploads import CatalogUploads
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.flush_planning import FlushLimits
 from millstream.engine.flusher import Flusher
+from millstream.engine.garbage import Garbage
+from millstream.engine.holds import Holds
 from millstream.engine.job_source import JobSource, cold_place
 from millstream.engine.job_table import JobTable
 from millstream.engine.off_loop import OffLoop
@@ -54,7 +59,7 @@ from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
-from millstream.recover import recover
+from millstream.recover import RESTORED, recover
 from millstream.state.commands import Mark, ReplaceSegments
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Outcome
@@ -186,11 +191,11 @@ def _build_handlers(
     blobs: BlobWorker,
     windows: Windows,
     paths: StreamPaths,
-    store_id: str,
+    tag_id: str,
     scheme: str,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
-    reads = Reads(engine, windows, clock, store_id, config.page_bytes)
+    reads = Reads(engine, windows, clock, tag_id, config.page_bytes)
     return Handlers(
         writes=Writes(engine, reads, paths, clock, scheme),
         reads=reads,
@@ -206,6 +211,14 @@ def _build_handlers(
     )
 
 
+def _tag_id(storage: Storage) -> str:
+    """What ETags begin with: after a restore, an offset may come again with other content."""
+    restored = None if storage.disk is None else storage.disk.catalog.record(RESTORED)
+    if restored is None:
+        return storage.store_id
+    return hashlib.sha256(storage.store_id.encode() + restored).hexdigest()
+
+
 class ColdTier:
     """What moves streams and their content out of memory, in the order it starts and stops, and
     what reads it back."""
@@ -216,7 +229,8 @@ class ColdTier:
         self.windows = Windows(engine.machine, disk.catalog, self._reader, WINDOW_THREADS)
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
         self._engine = engine
-        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits)
+        self.holds = Holds()
+        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits, self.holds)
         self.residency = Residency(engine, config.resident_streams)
         self.checkpointer = Checkpointer(
             engine,
@@ -233,13 +247,33 @@ class ColdTier:
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
         self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
         self._job_thread = OffLoop("jobs", 1)
+        job_table = JobTable(engine.clock)
         self.jobs = JobRoutes(
             JobSource(disk.catalog, disk.objects),
-            JobTable(engine.clock),
+            job_table,
             self._job_thread.run,
             self._replace_segments,
             storage.store_id,
             cold_place(disk.objects.settings),
+        )
+        self.uploads = CatalogUploads(
+            engine,
+            self.checkpointer,
+            disk.catalog,
+            disk.objects,
+            storage.store_id,
+            disk.folder.path / "uploads",
+            config.catalog_upload_interval,
+            config.shutdown_timeout,
+        )
+        self.garbage = Garbage(
+            engine,
+            self.checkpointer,
+            disk.catalog,
+            disk.objects,
+            self.uploads,
+            self.holds,
+            job_table.oldest_start_ms,
         )
 
     def _replace_segments(
@@ -267,12 +301,17 @@ class ColdTier:
         self.checkpointer.start(loop)
         self._job_thread.start(loop)
         self.retention.start(loop)
+        self.uploads.start(loop)
+        self.garbage.start(loop)
 
     async def close(self) -> None:
         await self.retention.close()
         await self.flusher.close()
         await self._job_thread.wait_idle()
         self._job_thread.close()
+        await self.garbage.close()
+        await self.checkpointer.finish(is_wanted=True)
+        await self.uploads.close()
         await self.checkpointer.close()
 
     def numbers(self) -> ColdNumbers:
@@ -298,6 +337,7 @@ def _operator_routes(
     ]
     if cold is not None:
         routes.append((JOBS_ROOT, cold.jobs.handle))
+        routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))
     return tuple(routes)
 
 
@@ -311,10 +351,10 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
-    blobs = BlobWorker(storage.blobs, storage.machine)
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
+    blobs = BlobWorker(storage.blobs, storage.machine, None if cold is None else cold.holds)
     windows = Windows(engine.machine, None, None, WINDOW_THREADS) if cold is None else cold.windows
-    handlers = _build_handlers(config, engine, blobs, windows, paths, storage.store_id, scheme)
+    handlers = _build_handlers(config, engine, blobs, windows, paths, _tag_id(storage), scheme)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)))
     wakes = Wakes(engine, Couriers(loop))
     server = Server(
@@ -337,7 +377,8 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     try:
         blobs.start(loop)
         windows.start(loop)
-        engine.after_batch.append(blobs.collect)
+        if cold is None:
+            engine.after_batch.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         wakes.start(loop)
         if cold is not None:

@@ -235,6 +235,12 @@ class Config:
     cold_cache_bytes: int = _setting(
         64 * MIB, parse_size, "SIZE", "decoded cold content kept for the next reader"
     )
+    catalog_upload_interval: float = _setting(
+        60.0,
+        parse_seconds,
+        "TIME",
+        "least time between two copies of the catalog in the cold store, for `millstream restore`",
+    )
     retention_interval: float = _setting(
         60.0, parse_seconds, "TIME", "how often buckets are looked over for content to give up"
     )

@@ -307,6 +307,17 @@ class DamagedData(StartupError):
         self.position = position
 
 
+class DamagedBackup(StartupError):
+    """A part of the catalog's backup in the cold store is not what was stored."""
+
+    def __init__(self, name: str, place: str, expected: str, found: str) -> None:
+        super().__init__(f"{name} is damaged: {place} should be {expected}, found {found}")
+        self.name = name
+        self.place = place
+        self.expected = expected
+        self.found = found
+
+
 # The object store. Outside its room these are all that is ever seen of its failures.
 
 

@@ -93,6 +93,7 @@ class Snapshots:
         if isinstance(decided, StreamError) and not _is_current(stream, ordinal):
             raise decided
         name = f"{stream.stream_id}-{ordinal}-{secrets.token_hex(8)}"
+        self._blobs.hold(name)
 
         def store() -> str:
             digest = hashlib.sha256(b"%d " % len(content_type) + content_type)
@@ -102,6 +103,7 @@ class Snapshots:
 
         def stored(result: str | OSError) -> None:
             if isinstance(result, OSError):
+                self._blobs.release(name)
                 away = ColdUnavailable(f"the snapshot could not be stored: {result}")
                 respond_error(request, away)
                 return
@@ -112,6 +114,7 @@ class Snapshots:
 
     def _published(self, waiting: tuple[Request, PublishSnapshot], outcome: Outcome) -> None:
         request, command = waiting
+        self._blobs.release(command.blob)
         if isinstance(outcome, StreamError):
             respond_error(request, outcome)
             return

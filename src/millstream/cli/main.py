@@ -12,6 +12,7 @@ import uvloop
 
 from millstream import __version__
 from millstream.assemble import serve
+from millstream.cli.cold import add_cold_commands, run_gc, run_restore, run_verify
 from millstream.cli.flags import add_settings, settings_given
 from millstream.cli.pipeline import add_pipeline, run_pipeline
 from millstream.cli.without_pandas import refuse_pandas
@@ -39,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_serve(commands)
     add_pipeline(commands)
+    add_cold_commands(commands)
     return parser
 
 
@@ -65,10 +67,19 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return uvloop.run(serve(config))
 
 
+_RUN = {
+    "serve": run_serve,
+    "pipeline": run_pipeline,
+    "restore": run_restore,
+    "verify": run_verify,
+    "gc": run_gc,
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
-        return run_pipeline(arguments) if arguments.command == "pipeline" else run_serve(arguments)
+        return _RUN[arguments.command](arguments)
     except (InvalidSetting, StartupError) as error:
         print(f"millstream: {error}", file=sys.stderr)
         return EXIT_USAGE

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -32,6 +32,8 @@ log = structlog.get_logger("millstream.checkpoint")
 
 RETRY_SECONDS = 2.0
 CLOSING_WAL_BYTES = MIB  # a stop with less to replay needs no checkpoint
+
+Result = TypeVar("Result")
 
 
 class ChangesCatalog(Protocol):
@@ -72,7 +74,7 @@ class Checkpointer:
         self._lsn_of_last = engine.applied_lsn
         self._timer: asyncio.TimerHandle | None = None
         self._is_running = False
-        self._is_closing = False
+        self.is_closing = False
         self._ended: asyncio.Event = asyncio.Event()
         self._waiting: list[Callable[[], None]] = []
         self.after: list[Callable[[Capture], None]] = []  # called when one is on the shelf
@@ -88,7 +90,7 @@ class Checkpointer:
         """However little changed: copies of the catalog and the garbage wait for it."""
         self._timer = self._loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
         changed = self._engine.applied_lsn != self._lsn_of_last
-        if changed and not self._is_running and not self._is_closing:
+        if changed and not self._is_running and not self.is_closing:
             self._begin()
 
     def _wal_grown(self) -> int:
@@ -96,7 +98,7 @@ class Checkpointer:
 
     def check(self) -> None:
         """Called after every batch; starts a checkpoint when one is due."""
-        if self._is_running or self._is_closing:
+        if self._is_running or self.is_closing:
             return
         if self._wal_grown() >= self._wal_bytes or self._changes.dirty_count >= self._dirty_streams:
             self._begin()
@@ -108,6 +110,24 @@ class Checkpointer:
         else:
             self._waiting.append(done)
             self._begin()
+
+    def run_in_thread(
+        self, work: Callable[[], Result], done: Callable[[Result | Exception], None]
+    ) -> None:
+        """For work on the catalog that no merge may run beside."""
+        self._thread.run(work, done)
+
+    def has_news(self) -> bool:
+        """Whether a checkpoint now would tell the catalog anything."""
+        machine, changes = self._engine.machine, self._changes
+        return bool(
+            changes.dirty_count
+            or changes.segments
+            or changes.replacements
+            or changes.blobs
+            or machine.names.changed_buckets
+            or machine.subscriptions.changed
+        )
 
     def _begin(self) -> None:
         self._is_running = True
@@ -146,7 +166,7 @@ class Checkpointer:
     def _stored(self, capture: Capture, result: int | Exception) -> None:
         if isinstance(result, Exception):
             log.warning("checkpoint failed; the log is kept", error=str(result))
-            if self._is_closing:
+            if self.is_closing:
                 self._end()
             else:
                 self._loop.call_later(RETRY_SECONDS, self._store, capture)
@@ -174,19 +194,23 @@ class Checkpointer:
             call()
         self.check()
 
-    async def close(self) -> None:
-        """The last checkpoint, unless there is next to nothing to replay."""
+    async def finish(self, *, is_wanted: bool = False) -> None:
+        """The last checkpoint, unless there is next to nothing to replay and nobody wants it."""
         if self._timer is not None:
             self._timer.cancel()
         if self.check in self._engine.after_batch:
             self._engine.after_batch.remove(self.check)
         if self._is_running:
             await self._ended.wait()
-        self._is_closing = True
-        if self._wal_grown() >= CLOSING_WAL_BYTES:
+        self.is_closing = True
+        if self._wal_grown() >= CLOSING_WAL_BYTES or (is_wanted and self.has_news()):
             self._is_running = True
             self._ended.clear()
             self._capture()
             await self._ended.wait()
+
+    async def close(self) -> None:
+        if not self.is_closing:
+            await self.finish()
         await self._thread.wait_idle()
         self._thread.close()

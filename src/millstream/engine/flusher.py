@@ -17,6 +17,7 @@ import structlog
 
 from millstream.engine.engine import Engine
 from millstream.engine.flush_planning import FlushLimits, ShardHeat, plan_flushes
+from millstream.engine.holds import Holds
 from millstream.engine.off_loop import OffLoop
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment import Content, encode_segment
@@ -63,13 +64,20 @@ def segment_name(shard: int, now_ms: int) -> str:
 
 class Flusher:
     def __init__(
-        self, engine: Engine, store: SegmentStore, store_id: str, limits: FlushLimits
+        self,
+        engine: Engine,
+        store: SegmentStore,
+        store_id: str,
+        limits: FlushLimits,
+        holds: Holds | None = None,
     ) -> None:
+        """`holds` knows the segments that are on their way into the state."""
         self._engine = engine
         self._changes = engine.machine.changes
         self._store = store
         self._store_id = store_id
         self._limits = limits
+        self._holds = holds or Holds()
         self._threads = OffLoop("flush", FLUSH_THREADS)
         self._flushing: set[int] = set()
         self._since_ms = [0] * engine.machine.shards  # 0: the shard holds nothing unpublished
@@ -205,19 +213,21 @@ class Flusher:
             self._finished(shard, None)
             return
         created_ms = self._engine.clock.now_ms()
+        name = segment_name(shard, created_ms)
+        self._holds.add(name)
 
         def work() -> Flushed:
             encoded = encode_segment(contents, store_id=self._store_id, shard=shard)
-            name = segment_name(shard, created_ms)
             self._store.put(name, encoded.data)
             size, rows = len(encoded.data), encoded.rows
             segment = Segment(name, shard, size, encoded.footer_bytes, rows, created_ms)
             return Flushed(segment, encoded.runs)
 
-        self._threads.run(work, lambda result: self._uploaded(shard, result))
+        self._threads.run(work, lambda result: self._uploaded(shard, name, result))
 
-    def _uploaded(self, shard: int, result: Flushed | Exception) -> None:
+    def _uploaded(self, shard: int, name: str, result: Flushed | Exception) -> None:
         if isinstance(result, Exception):
+            self._holds.remove(name)
             self._failed(shard, result)
             return
         if self._failures:
@@ -242,6 +252,7 @@ class Flusher:
 
     def _publish(self, shard: int, segment: Segment, runs: list[Run]) -> None:
         def published(_: object, outcome: Outcome) -> None:
+            self._holds.remove(segment.name)
             if isinstance(outcome, Exception):
                 self._finished(shard, outcome)
                 return

@@ -66,7 +66,7 @@ class StateMachine:
         self.by_id = self.residents.by_id
         self.births = 0  # streams ever created
         self.names = Namespace(shelf)
-        self.shared_blobs: dict[str, int] = {}  # blob -> snapshots that are it beside the first
+        self.shared_blobs: dict[str, int] = {}  # blobs that forks share -> snapshots that are it
         self.ended: list[int] = []  # streams that ended since the engine last looked
         self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
         self.changes = OpenChanges(self.residents, self.names, shards)
@@ -127,7 +127,7 @@ class StateMachine:
             source.forks += 1
             if source.snapshot is not None:
                 stream.snapshot = source.snapshot
-                self._share_blob(source.snapshot.blob, 1)
+                self._share_blob(source.snapshot.blob)
             if not command.lifetime_given:
                 stream.set_lifetime(source.ttl_ms, source.expires_at_ms)
         if expired is not None:
@@ -233,18 +233,26 @@ class StateMachine:
     def _set_snapshot(self, stream: Stream, snapshot: Snapshot | None) -> None:
         """A fork shares its source's; the blob goes with the last that is it."""
         previous, stream.snapshot = stream.snapshot, snapshot
-        if previous is None:
-            return
-        if previous.blob in self.shared_blobs:
-            self._share_blob(previous.blob, -1)
-        else:
-            self.unused_blobs.append(previous.blob)
+        if previous is not None:
+            self._release_blob(previous.blob)
 
-    def _share_blob(self, blob: str, more: int) -> None:
-        uses = self.shared_blobs.pop(blob, 0) + more
+    def _share_blob(self, blob: str) -> None:
+        self.shared_blobs[blob] = self.shared_blobs.get(blob, 1) + 1
+        self.changes.blobs.add(blob)
+
+    def _release_blob(self, blob: str) -> None:
+        """Once shared, it is counted to the end: its name only tells of the first that was it."""
+        if blob in self.shared_blobs:
+            self.changes.blobs.add(blob)
+        uses = self.shared_blobs.pop(blob, 1) - 1
         if uses:
             self.shared_blobs[blob] = uses
-        self.changes.blobs.add(blob)
+        else:
+            self.unused_blobs.append(blob)
+
+    def has_blob(self, stream_id: int, blob: str) -> bool:
+        """Whether the blob that this stream published is anybody's snapshot. Loads no stream."""
+        return blob in self.shared_blobs or self.residents.blob_of(stream_id) == blob
 
     # Cold content
 

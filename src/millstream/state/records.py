@@ -3,7 +3,7 @@
     births                  streams ever created, a decimal number
     keys                    the secrets behind signatures and tokens
     bucket/{name}           one bucket
-    blob/{name}             how many snapshots beside the first are this blob
+    blob/{name}             how many snapshots are this blob, once a fork has shared it
     subscription/{id}       one subscription
 
 Streams are stored elsewhere and need none of this to be found.
