@@ -75,9 +75,9 @@ class MemoryShelf:
         """`parts_max`: the power fails after so many parts."""
         started = max(part.lsn for part in self.parts)
         assert self.lsn == started or changes.lsn == started, "an earlier merge was cut short"
-        for part, its_changes in list(
-            zip(self.parts, split(changes, self.shards), strict=True)
-        )[:parts_max]:
+        for part, its_changes in list(zip(self.parts, split(changes, self.shards), strict=True))[
+            :parts_max
+        ]:
             part.merge(its_changes)
 
     # What a state machine asks
@@ -96,9 +96,9 @@ class MemoryShelf:
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         deadlines = [(row.deadline_ms, row.stream_id) for row in self.rows()]
-        return [i for at_ms, i in sorted(d for d in deadlines if d[0] is not None) if at_ms <= now_ms][
-            :limit
-        ]
+        return [
+            i for at_ms, i in sorted(d for d in deadlines if d[0] is not None) if at_ms <= now_ms
+        ][:limit]
 
     def next_deadline(self) -> int | None:
         return min((r.deadline_ms for r in self.rows() if r.deadline_ms is not None), default=None)

@@ -119,7 +119,6 @@ class Teller:
         self._gathered.append(command)
         return self._gathered.pop(0) if len(self._gathered) > 2 else Mark(self.now_ms)
 
-
     def _follow(self, step: Step, stream: Stream) -> AnyCommand:
         """Something about a subscription, as often as not one that has work."""
         now_ms, name = self.now_ms, SUBSCRIBERS[step.b % len(SUBSCRIBERS)]
@@ -170,9 +169,7 @@ def _subscribe(step: Step, now_ms: int) -> AnyCommand:
     return command
 
 
-def _create(
-    step: Step, machine: StateMachine, streams: list[Stream], now_ms: int
-) -> CreateStream:
+def _create(step: Step, machine: StateMachine, streams: list[Stream], now_ms: int) -> CreateStream:
     command = CreateStream(now_ms, PATHS[step.which % 4], JSON if step.a == 7 else TEXT)
     command.closed = step.b == 7
     command.implies_bucket = step.a != 1
