@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from millstream.protocol.offsets import Offset
 from millstream.state.commands import (
     AckWake,
     AnyCommand,
@@ -33,7 +34,6 @@ from millstream.state.commands import (
     TrimStream,
     UnlinkStream,
 )
-from millstream.protocol.offsets import Offset
 from millstream.state.decisions import cut_past
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Producer, Stream, resolve_in

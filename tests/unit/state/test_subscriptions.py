@@ -20,7 +20,6 @@ from millstream.errors import (
     WakeFenced,
 )
 from millstream.state.commands import InstallKeys
-from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
 from millstream.state.subscription import Step, retry_delay_ms
 from tests.unit.effort import brief
