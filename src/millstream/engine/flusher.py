@@ -142,9 +142,10 @@ class Flusher:
         if shard is None or self._is_closing or self._loop.time() < self._paused_until:
             done()
         else:
+            # Waits first: with nothing left in the shard, its flush is over at once.
+            self._waiting.append((shard, lambda error: self._flush_each(shards, done)))
             if shard not in self._flushing:
                 self._flush_shard(shard)
-            self._waiting.append((shard, lambda error: self._flush_each(shards, done)))
 
     # How
 
