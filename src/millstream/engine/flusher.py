@@ -86,6 +86,9 @@ class Flusher:
         self._loop = loop
         self._threads.start(loop)
         self._engine.after_batch.append(self.check)
+        for stream in self._engine.machine.by_id.values():  # what the replayed log published
+            log = stream.log
+            self._hold(stream.stream_id, log.cold_ordinal, log.cold_byte, log.held_byte)
         self._look_at_ages()
 
     @property
@@ -235,8 +238,7 @@ class Flusher:
                 self._finished(shard, outcome)
                 return
             for run in runs:
-                self._held.append(_Held(run.stream_id, run.end_ordinal, run.end_byte, run.size))
-                self._held_bytes += run.size
+                self._hold(run.stream_id, run.end_ordinal, run.end_byte, run.first_byte)
             self._finished(shard, None)
 
         command = PublishRuns(self._engine.clock.now_ms(), segment, runs)
@@ -252,6 +254,11 @@ class Flusher:
             self.check()
 
     # What is published and still in memory
+
+    def _hold(self, stream_id: int, ordinal: int, byte: int, from_byte: int) -> None:
+        if byte > from_byte:
+            self._held.append(_Held(stream_id, ordinal, byte, byte - from_byte))
+            self._held_bytes += byte - from_byte
 
     def _drop_held(self, allowed_bytes: int) -> None:
         by_id, held = self._engine.machine.by_id, self._held
