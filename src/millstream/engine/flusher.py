@@ -193,8 +193,8 @@ class Flusher:
 
     def _upload(self, shard: int, contents: list[Content]) -> None:
         contents = [content for content in contents if content.blocks]
-        if not contents:
-            self._finished(shard, None)
+        if not contents or self._is_closing:
+            self._finished(shard, OSError("the server stops") if contents else None)
             return
         created_ms = self._engine.clock.now_ms()
 
