@@ -209,7 +209,7 @@ def image_bytes(machine: StateMachine) -> bytes:
     return msgspec.msgpack.encode(
         [
             machine.births,
-            [(b.name, b.created_ms, b.streams) for b in machine.names.buckets.values()],
+            sorted((b.name, b.created_ms, b.streams) for b in machine.names.buckets.values()),
             list(machine.names.keys_from(b"")),
             sorted(machine.shared_blobs.items()),
             machine.changes.hot_bytes,

@@ -163,11 +163,13 @@ class Tiered:
 
 
 def restarted(machine: StateMachine) -> StateMachine:
-    """The same state in another machine, by way of a first checkpoint. Spoils the given one."""
+    """The same state in another machine, all of it in memory, by way of a first checkpoint."""
     assert machine.changes.epoch == 1
     tiered = Tiered(machine.shards)
-    tiered.machine, tiered.lsn = machine, 1
-    tiered._journal.append(Mark(0))
-    tiered.checkpoint()
+    tiered.machine = machine
+    tiered.apply(Mark(0))
+    while tiered.stage < Stage.STORED:
+        tiered.advance()
     tiered.restart()
+    tiered.wake_all()
     return tiered.machine
