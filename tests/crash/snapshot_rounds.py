@@ -176,7 +176,7 @@ class Round:
         time.sleep(self.dice.uniform(0.05, 0.5))
         changes = self.dice.choice([0, 1, 1, 2, 3])
         deadline = time.monotonic() + WATCH_SECONDS_MAX
-        folder = self.data_dir / "snapshots"
+        folder = self.data_dir / "cold" / "snapshots"
         before = {path.name for path in folder.iterdir()}
         while changes and time.monotonic() < deadline:
             now = {path.name for path in folder.iterdir()}
@@ -308,7 +308,7 @@ class Round:
         """One file for each visible snapshot: recovery left no orphan and nothing stored twice."""
         deadline = time.monotonic() + 5
         while True:
-            stored = [path.read_bytes() for path in (self.data_dir / "snapshots").iterdir()]
+            stored = [path.read_bytes() for path in (self.data_dir / "cold" / "snapshots").iterdir()]
             if len(stored) == len(expected) and set(stored) == expected:
                 break
             # Only what was superseded a moment ago may take a moment.

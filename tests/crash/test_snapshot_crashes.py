@@ -30,12 +30,12 @@ def test_acknowledged_snapshots_and_buckets_survive_and_the_rest_is_whole_or_not
 
 
 def lose_blobs(data_dir: Path) -> None:
-    for path in sorted((data_dir / "snapshots").iterdir()):
+    for path in sorted((data_dir / "cold" / "snapshots").iterdir()):
         path.unlink()
 
 
 def cut_blobs(data_dir: Path) -> None:
-    for path in (data_dir / "snapshots").iterdir():
+    for path in (data_dir / "cold" / "snapshots").iterdir():
         path.write_bytes(path.read_bytes()[:-1])
 
 
