@@ -38,6 +38,14 @@ class Pipeline:
         if self.process.stdout is not None:
             self.process.stdout.close()
 
+    def java_pid(self) -> int:
+        [found] = [
+            pid
+            for pid in members(self.process.pid)
+            if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        return found
+
     def wait_all_gone(self) -> None:
         deadline = time.monotonic() + 30
         while left := members(self.process.pid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -70,6 +71,7 @@ def test_killed_anywhere_it_can_be_run_again(folder_world: World) -> None:
                 pipeline.end()
             server.end_leases()
             check(world)
+            fill(world, numbers.randrange(2**32), streams=200, flushes=6, message_bytes=300)
         pipeline = Pipeline(url, "--once")
         try:
             code, output = pipeline.wait()
@@ -77,7 +79,7 @@ def test_killed_anywhere_it_can_be_run_again(folder_world: World) -> None:
             pipeline.end()
     assert code == 0, output
     check(world)
-    assert len(world.segments()) < 12
+    assert len(world.segments()) < 15
     assert world.swaps
 
 
@@ -85,15 +87,8 @@ def wait_for(server: JobServer, seen: int, point: str) -> None:
     method, part = POINTS[point]
     deadline = time.monotonic() + 120
     while not any(how == method and part in path for how, path in server.requests[seen:]):
-        if any(path.endswith("/compact") for _, path in server.requests[seen:]) and _idle(server):
-            return  # everything is done already
         assert time.monotonic() < deadline
         time.sleep(0.005)
-
-
-def _idle(server: JobServer) -> bool:
-    """Asked at least twice since anything else: there is no work left."""
-    return [path.endswith("/compact") for _, path in server.requests[-3:]] == [True] * 3
 
 
 def test_sigterm_gives_the_job_up_and_leaves_nobody_behind(folder_world: World) -> None:
@@ -111,6 +106,24 @@ def test_sigterm_gives_the_job_up_and_leaves_nobody_behind(folder_world: World) 
             pipeline.end()
         assert code == 0, output
         assert server.table.busy_names() == set()
+    check(world)
+
+
+def test_a_killed_jvm_ends_the_pipeline_with_exit_code_1(folder_world: World) -> None:
+    world = folder_world
+    fill(world, random.randrange(2**32), streams=100, flushes=8, message_bytes=100)
+    server = JobServer(world, POLICY)
+    with server.running() as url:
+        pipeline = Pipeline(url, "--interval", "0.2")
+        try:
+            wait_for(server, 0, "task")
+            os.kill(pipeline.java_pid(), signal.SIGKILL)
+            code, output = pipeline.wait()
+            pipeline.wait_all_gone()
+        finally:
+            pipeline.end()
+    assert code == 1, output
+    assert "start the pipeline again" in output
     check(world)
 
 
