@@ -58,6 +58,7 @@ class ColdOffice:
         )
         self.residency = Residency(self.engine, streams_max)
         self.checkpointer.after.append(self.residency.shelved)
+        self._is_closed = False
 
     async def submit(self, command: AnyCommand) -> Outcome:
         """Committed and applied, and what was to come after its batch has been called."""
@@ -92,6 +93,13 @@ class ColdOffice:
         self.checkpointer.run(waiting.set)
         await waiting.wait()
 
+    async def close(self) -> None:
+        """As the server does it; a second time nothing happens."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self.flusher.close()
+            await self.checkpointer.close()
+
     def stored(self) -> list[str]:
         return sorted(info.name for info in self.objects.list("segments/"))
 
@@ -110,8 +118,7 @@ def run(
         office.engine.start(loop, office.catalog)
         try:
             await story(office)
-            await office.flusher.close()
-            await office.checkpointer.close()
+            await office.close()
         finally:
             office.catalog.close()
 
