@@ -34,7 +34,12 @@ class ColdOffice:
     """Nothing is started but the engine; a test starts what it is about."""
 
     def __init__(
-        self, folder: Path, limits: FlushLimits = NEVER, *, shards: int = 1, streams_max: int = 10**6
+        self,
+        folder: Path,
+        limits: FlushLimits = NEVER,
+        *,
+        shards: int = 1,
+        streams_max: int = 10**6,
     ) -> None:
         self.folder = folder
         self.catalog = Catalog.open(folder / "catalog", shards, STORE_ID)

@@ -238,9 +238,7 @@ def test_published_content_of_an_earlier_run_of_the_server_counts_as_held(tmp_pa
         office.flusher.start(asyncio.get_running_loop())
         stream = await office.create(b"a", data=bytes(600), count=1)
         await office.flush()
-        again = Flusher(
-            office.engine, office.objects, STORE_ID, NEVER._replace(hot_bytes=1000)
-        )
+        again = Flusher(office.engine, office.objects, STORE_ID, NEVER._replace(hot_bytes=1000))
         again.start(asyncio.get_running_loop())
         assert again.held_bytes == 600
         await office.append(b"a", bytes(450))
