@@ -34,7 +34,12 @@ class ColdOffice:
     """Nothing is started but the engine; a test starts what it is about."""
 
     def __init__(
-        self, folder: Path, limits: FlushLimits = NEVER, *, shards: int = 1, streams_max: int = 10**6
+        self,
+        folder: Path,
+        limits: FlushLimits = NEVER,
+        *,
+        shards: int = 1,
+        streams_max: int = 10**6,
     ) -> None:
         self.folder = folder
         self.catalog = Catalog.open(folder / "catalog", shards, STORE_ID)
@@ -58,6 +63,7 @@ class ColdOffice:
         )
         self.residency = Residency(self.engine, streams_max)
         self.checkpointer.after.append(self.residency.shelved)
+        self._is_closed = False
 
     async def submit(self, command: AnyCommand) -> Outcome:
         """Committed and applied, and what was to come after its batch has been called."""
@@ -92,6 +98,13 @@ class ColdOffice:
         self.checkpointer.run(waiting.set)
         await waiting.wait()
 
+    async def close(self) -> None:
+        """As the server does it; a second time nothing happens."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self.flusher.close()
+            await self.checkpointer.close()
+
     def stored(self) -> list[str]:
         return sorted(info.name for info in self.objects.list("segments/"))
 
@@ -110,8 +123,7 @@ def run(
         office.engine.start(loop, office.catalog)
         try:
             await story(office)
-            await office.flusher.close()
-            await office.checkpointer.close()
+            await office.close()
         finally:
             office.catalog.close()
 

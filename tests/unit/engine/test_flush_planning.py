@@ -10,7 +10,9 @@ NOW_MS = 1_000_000
 LIMITS = FlushLimits(shard_bytes=100, age_ms=5000, hot_bytes=1000)
 
 
-def plan(*hot_bytes: int, floor_bytes: int | None = None, limits: FlushLimits = LIMITS) -> list[int]:
+def plan(
+    *hot_bytes: int, floor_bytes: int | None = None, limits: FlushLimits = LIMITS
+) -> list[int]:
     heats = [ShardHeat(shard, size, NOW_MS) for shard, size in enumerate(hot_bytes)]
     return plan_flushes(heats, NOW_MS, limits, floor_bytes=floor_bytes)
 

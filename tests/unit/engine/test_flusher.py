@@ -225,7 +225,7 @@ def test_a_crash_between_upload_and_publication_leaves_an_object_nobody_refers_t
         office.journal.is_full = False
         await office.flush()
         assert len(office.stored()) == 2
-        assert [segment.name for segment, _ in stream.log.runs or []] <= office.stored()
+        assert {segment.name for segment, _ in stream.log.runs or []} < set(office.stored())
         assert office.content_of(stream.log.runs or []) == b"x"
 
     run(tmp_path, story)
@@ -238,9 +238,7 @@ def test_published_content_of_an_earlier_run_of_the_server_counts_as_held(tmp_pa
         office.flusher.start(asyncio.get_running_loop())
         stream = await office.create(b"a", data=bytes(600), count=1)
         await office.flush()
-        again = Flusher(
-            office.engine, office.objects, STORE_ID, NEVER._replace(hot_bytes=1000)
-        )
+        again = Flusher(office.engine, office.objects, STORE_ID, NEVER._replace(hot_bytes=1000))
         again.start(asyncio.get_running_loop())
         assert again.held_bytes == 600
         await office.append(b"a", bytes(450))
