@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 
 from millstream.engine.engine import Engine
 from millstream.limits import EVICTIONS_AT_ONCE
@@ -16,30 +16,37 @@ class Residency:
         self._engine = engine
         self._machine = engine.machine
         self._streams_max = streams_max
-        self._candidates: deque[int] = deque()  # in the order they came to rest or came back
+        # Each once, in the order they came to rest or came back.
+        self._candidates: OrderedDict[int, None] = OrderedDict()
 
     def start(self) -> None:
         told_before = self._machine.residents.welcome
 
         def welcome(stream: Stream) -> None:
             told_before(stream)
-            self._candidates.append(stream.stream_id)
+            self._add(stream.stream_id)
             self._engine.lifetimes.follow(stream)
 
         self._machine.residents.welcome = welcome
-        self._candidates.extend(self._machine.by_id)
+        self._candidates.update(dict.fromkeys(self._machine.by_id))
         self._engine.after_batch.append(self.check)
 
     def shelved(self, capture: Capture) -> None:
         """A checkpoint is on the shelf: its streams may go."""
-        self._candidates.extend(captured.image.stream_id for captured in capture.streams)
+        for captured in capture.streams:
+            self._add(captured.image.stream_id)
         self.check()
+
+    def _add(self, stream_id: int) -> None:
+        self._candidates[stream_id] = None
+        self._candidates.move_to_end(stream_id)
 
     def check(self) -> None:
         """Called after every batch, and after every look-up that brought a stream back."""
         if len(self._machine.by_id) > self._streams_max:
             for _ in range(min(EVICTIONS_AT_ONCE, len(self._candidates))):
-                self._consider(self._candidates.popleft())
+                stream_id, _ = self._candidates.popitem(last=False)
+                self._consider(stream_id)
                 if len(self._machine.by_id) <= self._streams_max:
                     return
 
@@ -48,7 +55,7 @@ class Residency:
         if stream is None or not self._machine.changes.is_shelved(stream):
             return  # the checkpoint that shelves it names it again
         if stream_id in self._engine.watchers:
-            self._candidates.append(stream_id)
+            self._add(stream_id)
             return
         if stream.ttl_ms is not None and stream.accessed_ms > stream.touched_ms:
             touch = TouchStream(stream.accessed_ms, stream_id)  # only memory knows of the renewal
