@@ -18,10 +18,10 @@ from millstream.journal.checkpoints import Checkpoint, load_checkpoint
 from millstream.limits import CHECKPOINT_FLUSH_BYTES
 from millstream.state.commands import DeleteStream, PublishRuns
 from millstream.state.images import restore_hot, restore_stream
+from tests.support.memory_shelf import MemoryShelf
 from tests.unit.engine.cold_office import FOLDER, STORE_ID, ColdOffice, run, until
 from tests.unit.engine.world import World
 from tests.unit.journal.fake_disk import FakeDisk
-from tests.support.memory_shelf import MemoryShelf
 
 WAL_BYTES = 1000
 FULL = OSError(errno.ENOSPC, "No space left on device")
