@@ -35,7 +35,7 @@ class Deadlines(Protocol):
 
 
 class Lifetimes:
-    """Streams in memory are followed here; those at rest end when a look at the shelf finds them."""
+    """Streams in memory are followed; those at rest end when a look at the shelf finds them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

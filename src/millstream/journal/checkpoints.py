@@ -68,7 +68,7 @@ def encode_checkpoint(
     yield encode_block(CHANGES, _encode(changes))
     count = 0
     for content in hot:
-        count += 1  # noqa: SIM113 (a generator: its length is known at its end)
+        count += 1
         yield encode_block(HOT, _encode(content))
     yield encode_block(END, _encode(CheckpointEnd(count)))
 

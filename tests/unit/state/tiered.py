@@ -7,6 +7,7 @@ that anything may come between any two of them.
 from __future__ import annotations
 
 from enum import IntEnum, auto
+from itertools import pairwise
 
 from millstream.formats.changes import Changes
 from millstream.formats.images import HotContent
@@ -148,7 +149,7 @@ class Tiered:
         for row in self.shelf.rows():
             log = restore_stream(row.image).stream.log
             runs = [run for _, run in self.shelf.runs_of(row.stream_id)]
-            for run, following in zip(runs, runs[1:], strict=False):
+            for run, following in pairwise(runs):
                 assert (following.first_ordinal, following.first_byte) == (
                     run.end_ordinal,
                     run.end_byte,
