@@ -147,7 +147,8 @@ class Tiered:
     def check_shelf(self) -> None:
         """The runs of a stream follow each other and end where its cold content ends."""
         for row in self.shelf.rows():
-            log = restore_stream(row.image).stream.log
+            stream = restore_stream(row.image).stream
+            log = stream.log
             runs = [run for _, run in self.shelf.runs_of(row.stream_id)]
             for run, following in pairwise(runs):
                 assert (following.first_ordinal, following.first_byte) == (
@@ -155,6 +156,7 @@ class Tiered:
                     run.end_byte,
                 )
             if runs:
+                assert stream.forks or runs[0].end_ordinal > log.first_ordinal, "trimmed in vain"
                 assert (runs[-1].end_ordinal, runs[-1].end_byte) == (
                     log.cold_ordinal,
                     log.cold_byte,
