@@ -143,7 +143,7 @@ class CatalogUploads:
             return
         if self._catalog.lsn > self.newest_lsn:
             self._upload_soon()
-        elif self.is_awaited() and self._engine.applied_lsn <= self.newest_lsn:
+        elif self.is_awaited():
             # The next checkpoint will be at a newer position, though nothing else happens.
             self._engine.submit_and_forget(Mark(self._engine.clock.now_ms()))
 

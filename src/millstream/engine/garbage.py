@@ -218,14 +218,17 @@ class Garbage:
             if isinstance(report, Exception):
                 self._end(Collected([], report), done)
             else:
-                self._delete(report.ready, Collected([], None), done)
+                self._delete_next(report.ready, Collected([], None), done)
 
         self.look(looked)
 
-    def _delete(
+    def _delete_next(
         self, items: list[Item], collected: Collected, done: Callable[[Collected], None]
     ) -> None:
         """The first so many, then what is left."""
+        if not items or self._is_closing:
+            self._end(collected, done)
+            return
         some, rest = items[:DELETE_AT_ONCE], items[DELETE_AT_ONCE:]
         some = self._still_garbage(some)
         names = [item.name for item in some]
@@ -240,10 +243,7 @@ class Garbage:
                 self._remembered.pop(name, None)
             self.deleted += len(names)
             collected.items.extend(some)
-            if rest and not self._is_closing:
-                self._delete(rest, collected, done)
-            else:
-                self._end(collected, done)
+            self._delete_next(rest, collected, done)
 
         def deleted(result: Exception | None) -> None:
             if result is not None:
