@@ -16,7 +16,7 @@ from tests.support.server import ServerProcess
 
 TEXT = "text/plain"
 BUCKET = "bkt1"
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 20.0
 QUIET = ("--pipeline", "off", "--log-level", "warning")
 EAGER = (*QUIET, "--shards", "2", "--checkpoint-wal-bytes", "2KiB")
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from millstream.config import build_config
 from millstream.pipeline.compaction import Rewrite
 from millstream.pipeline.job_client import JobClient
@@ -30,6 +28,7 @@ from tests.cold.backup_world import (
     wait_until,
 )
 from tests.cold.impatient import MODULE
+from tests.support.server import running_server
 
 SWIFT = (*EAGER, "--catalog-upload-interval", "50ms")
 GARBAGE = "/__millstream/garbage"
@@ -149,8 +148,6 @@ def test_the_command_shows_what_waits_and_collects_what_may_go(tmp_path: Path) -
 
 
 def test_a_server_in_memory_has_no_garbage(tmp_path: Path) -> None:
-    from tests.support.server import running_server
-
     with running_server(None, "--log-level", "warning") as server:
         client = server.client()
         assert client.get(GARBAGE).status == 404
@@ -248,6 +245,7 @@ class Story:
             wait_until(lambda: names_of(self.cold) == self.referred(), "all garbage is gone")
             self.writer.check_all()
         self.check(self.data)
+        print(f"{self.born} streams, {self.compactions} compactions")
 
     def referred(self) -> set[str]:
         """What the catalog refers to; beside the server, which reads and writes it too."""
@@ -287,18 +285,15 @@ def test_a_job_that_takes_its_time_keeps_what_it_uploaded(tmp_path: Path) -> Non
         writer.check_all()
 
 
-@pytest.mark.parametrize("flags", [QUIET])
-def test_a_store_that_is_away_keeps_nobody_from_stopping(
-    tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_a_store_that_is_away_keeps_nobody_from_stopping(tmp_path: Path) -> None:
     """Nobody answers at this address; appends and the stop go on without it."""
     away = (
         *("--cold", "s3://nobody/here", "--cold-endpoint", "http://127.0.0.1:9"),
         *("--cold-access-key-id", "a", "--cold-secret-access-key", "b", "--cold-timeout", "1s"),
     )
     writer = Writer()
-    with serving(writer, tmp_path / "data", *flags, *away):
+    with serving(writer, tmp_path / "data", *QUIET, *away):
         writer.make_bucket()
         writer.create("log", b"appended;")
-    with serving(writer, tmp_path / "data", *flags, *away):
+    with serving(writer, tmp_path / "data", *QUIET, *away):
         writer.check_all()

@@ -195,12 +195,20 @@ class Garbage:
         self._collect_in(self._grace_seconds)
 
     def _collect_in(self, seconds: float) -> None:
-        if self._timer is None and not self._is_closing:
+        """Or sooner, if somebody has asked for that."""
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + seconds:
+                return
+            self._timer.cancel()
+        if not self._is_closing:
             self._timer = self._loop.call_later(seconds, self._timer_rang)
 
     def _timer_rang(self) -> None:
         self._timer = None
-        self.collect(self._collected)
+        if self._is_collecting:
+            self._collect_soon()
+        else:
+            self.collect(self._collected)
 
     def _collected(self, result: Collected) -> None:
         if result.error is not None:
