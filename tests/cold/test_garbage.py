@@ -270,9 +270,9 @@ def test_a_job_that_takes_its_time_keeps_what_it_uploaded(tmp_path: Path) -> Non
             writer.append("log", b"piece %d;" % number)
             writer.flush("log")
         client = JobClient(server.url)
-        found: list[Any] = []
-        wait_until(lambda: bool(found.append(client.ask("compact")) or found[-1]), "a job")
-        offer = found[-1]
+        wait_until(lambda: not look(writer)["waiting"]["objects"], "a checkpoint has them all")
+        offer = client.ask("compact")
+        assert offer is not None
         before = names_of(cold)
         Rewrite(server.url, offer, ColdSettings(f"fs:{cold}"))._rewrite(0)
         [new] = names_of(cold) - before
