@@ -54,10 +54,16 @@ official: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 .PHONY: bench-smoke
 bench-smoke: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/python -m bench --smoke
+	$(BIN)/python -m bench.soak --smoke
 
 ## bench: every workload against the Node reference server in the same run (needs wrk: apt-get install wrk)
 bench: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/python -m bench
+
+## soak: 100,000 streams, 2 GiB, mixed load under a small hot budget, everything checked; MINUTES=n
+.PHONY: soak
+soak: $(VENV)/.dev
+	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 ## crash: the long crash hunt, by hand; SEEDS=n seeds, SEED=n starts or replays one
 crash: $(VENV)/.dev

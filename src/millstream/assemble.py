@@ -22,7 +22,7 @@ from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
-from millstream.api.operations import Metrics
+from millstream.api.operations import ColdNumbers, Metrics
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
@@ -219,17 +219,14 @@ def _tag_id(storage: Storage) -> str:
     return hashlib.sha256(storage.store_id.encode() + restored).hexdigest()
 
 
-def _build_windows(config: Config, storage: Storage) -> Windows:
-    if storage.disk is None:
-        return Windows(storage.machine, None, None, WINDOW_THREADS)
-    reader = SegmentReader(storage.disk.objects, config.cold_cache_bytes)
-    return Windows(storage.machine, storage.disk.catalog, reader, WINDOW_THREADS)
-
-
 class ColdTier:
-    """What moves streams and their content out of memory, in the order it starts and stops."""
+    """What moves streams and their content out of memory, in the order it starts and stops, and
+    what reads it back."""
 
     def __init__(self, config: Config, engine: Engine, storage: Storage, disk: DiskStorage) -> None:
+        self._objects = disk.objects
+        self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
+        self.windows = Windows(engine.machine, disk.catalog, self._reader, WINDOW_THREADS)
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
         self._engine = engine
         self.holds = Holds()
@@ -299,7 +296,7 @@ class ColdTier:
         self._engine.submit(command, replaced, None)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.residency.start()
+        self.residency.start(loop)
         self.flusher.start(loop)
         self.checkpointer.start(loop)
         self._job_thread.start(loop)
@@ -316,6 +313,18 @@ class ColdTier:
         await self.checkpointer.finish(is_wanted=True)
         await self.uploads.close()
         await self.checkpointer.close()
+
+    def numbers(self) -> ColdNumbers:
+        return ColdNumbers(
+            self._objects.requests,
+            self._objects.bytes_in,
+            self._objects.bytes_out,
+            self.flusher.segments,
+            self.checkpointer.count,
+            self.flusher.held_bytes,
+            self.windows.loads,
+            self._reader.cached_bytes,
+        )
 
 
 def _operator_routes(
@@ -344,7 +353,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     scheme = "https" if tls is not None else "http"
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
     blobs = BlobWorker(storage.blobs, storage.machine, None if cold is None else cold.holds)
-    windows = _build_windows(config, storage)
+    windows = Windows(engine.machine, None, None, WINDOW_THREADS) if cold is None else cold.windows
     handlers = _build_handlers(config, engine, blobs, windows, paths, _tag_id(storage), scheme)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)))
     wakes = Wakes(engine, Couriers(loop))
@@ -358,7 +367,13 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = PipelineProcess(config, cold.jobs)
-    app.metrics = Metrics(server, engine, handlers.long_polls, handlers.subscriptions)
+    app.metrics = Metrics(
+        server,
+        engine,
+        handlers.long_polls,
+        handlers.subscriptions,
+        None if cold is None else cold.numbers,
+    )
     try:
         blobs.start(loop)
         windows.start(loop)

@@ -277,7 +277,7 @@ class ResultRefused(StreamError):
 class DamagedSegment(StreamError):
     """An object of the cold tier does not hold what was written to it. None of it was served."""
 
-    code = "DAMAGED_SEGMENT"
+    code = "damaged_segment"
 
     def __init__(self, name: str, place: str, expected: str, found: str) -> None:
         super().__init__(

@@ -76,3 +76,4 @@ READ_AHEAD_BYTES = 4 * MIB  # behind a window that was read in sequence: about o
 READ_AHEAD_STREAMS_MAX = 1024  # streams whose last window is remembered, to know a sequence by
 TRIMS_AT_ONCE = 200  # streams whose old content is given up in one go on the loop
 CHECKPOINT_SECONDS_MAX = 60.0  # between two checkpoints when anything changed, however little
+HELD_RUN_OVERHEAD = 256  # bytes of objects that published content costs in memory beside itself

@@ -10,7 +10,6 @@ import contextlib
 import random
 import secrets
 import threading
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,7 +37,7 @@ from millstream.tier.catalog import (
     StreamRow,
 )
 from millstream.tier.objects import ColdSettings, ObjectStore
-from millstream.tier.segments import SegmentReader
+from millstream.tier.segments import ColdBlock, SegmentReader
 
 STORE_ID = "spark-test"
 LIMITS = HttpLimits(32_768, 64 * MIB, 64 * MIB, 512 * MIB, 1000, 75.0, 30.0, 30.0, 256 * 1024)
@@ -127,26 +126,34 @@ class World:
                 )
             )
 
-    def read(self, reader: SegmentReader, stream_id: int) -> list[Message]:
-        """All messages of a stream, from its runs, checked to join without a gap."""
-        messages: list[Message] = []
-        place = (0, 0)
-        for segment, run in self._all_runs(stream_id):
+    def read_all(self, reader: SegmentReader) -> dict[int, list[Message]]:
+        """All messages of all streams, from their runs, which must join without a gap."""
+        messages: dict[int, list[Message]] = {}
+        places: dict[int, tuple[int, int]] = {}
+        for segment, run in self.located_runs():
+            place = places.get(run.stream_id, (run.first_ordinal, run.first_byte))
             assert (run.first_ordinal, run.first_byte) == place
-            place = (run.end_ordinal, run.end_byte)
-            [block] = reader.load_runs(segment, [run])
-            ends = [len(block.data)] if block.ends is None else list(block.ends)
-            times = block.times if isinstance(block.times, array) else [block.times] * len(ends)
-            for start, end, time_ms in zip([0, *ends], ends, times, strict=False):
-                messages.append((block.data[start:end], time_ms))
+            places[run.stream_id] = (run.end_ordinal, run.end_byte)
+            found = messages.setdefault(run.stream_id, [])
+            found += _messages(reader.load_runs(segment, [run])[0])
         return messages
 
-    def _all_runs(self, stream_id: int) -> Iterator[tuple[Segment, Run]]:
-        """Read on a connection of this thread, so that it may be any thread."""
-        segments = {use.segment.name: use.segment for use in self.catalog.segments()}
-        for name, run in self.catalog.live_runs(list(segments)):
-            if run.stream_id == stream_id:
-                yield segments[name], run
+    def located_runs(self) -> list[tuple[Segment, Run]]:
+        """As of one moment, on connections of this thread."""
+        while True:
+            before = self.catalog.segments()
+            segments = {use.segment.name: use.segment for use in before}
+            found = [(segments[name], run) for name, run in self.catalog.live_runs(list(segments))]
+            if self.catalog.segments() == before:
+                return found
+
+    def written(self) -> dict[int, list[Message]]:
+        """What `read_all` has to find."""
+        return {
+            stream_id: stream.messages[: self.flushed[stream_id][0]]
+            for stream_id, stream in self.streams.items()
+            if self.flushed[stream_id][0]
+        }
 
     # What the job routes need
 
@@ -173,6 +180,15 @@ def _content(stream: Growing, ordinal: int, byte: int, fresh: list[Message]) -> 
     return Content(stream.stream_id, stream.path, stream.is_json, ordinal, byte, blocks)
 
 
+def _messages(block: ColdBlock) -> list[Message]:
+    ends = [len(block.data)] if block.ends is None else list(block.ends)
+    times = [block.times] * len(ends) if isinstance(block.times, int) else list(block.times)
+    return [
+        (block.data[start:end], time_ms)
+        for start, end, time_ms in zip([0, *ends[:-1]], ends, times, strict=True)
+    ]
+
+
 def fill(world: World, seed: int, *, streams: int, flushes: int, message_bytes: int) -> None:
     """Every flush holds something of most streams: what compaction is for."""
     print(f"seed {seed}")
@@ -191,12 +207,18 @@ def fill(world: World, seed: int, *, streams: int, flushes: int, message_bytes: 
 class JobServer:
     """Runs on a loop of its own thread."""
 
-    def __init__(self, world: World, policy: Policy, lease_ms: int = 600_000) -> None:
+    def __init__(self, world: World, policy: Policy) -> None:
         self._world = world
         self._policy = policy
-        self.table = JobTable(SystemClock(), lease_ms)
+        self.table = JobTable(SystemClock())
         self.requests: list[tuple[str, str]] = []
         self.before_commit: Callable[[], None] = lambda: None
+
+    def end_leases(self) -> None:
+        """As if the time had passed for all who are dead."""
+        lease_ms, self.table.lease_ms = self.table.lease_ms, -1
+        assert self.table.busy_names() == set()
+        self.table.lease_ms = lease_ms
 
     async def _serve(self, started: Callable[[int], None], stopped: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.support.http import Client
 
 START_SECONDS_MAX = 30.0
+LISTENING = "0A"  # in /proc/net/tcp
 
 # Nearly everything is cold: each append is flushed, every few are checkpointed, streams leave
 # memory, and what is read is rarely still in the cache.
@@ -29,6 +30,24 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def is_listening(pid: int, port: int) -> bool:
+    """Whether it is this process that listens there: a port that was free a moment ago may have
+    been taken by somebody else, who then answers in its place."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    sockets = {
+        f"socket:[{field[9]}]"
+        for field in fields
+        if field[3] == LISTENING and int(field[1].partition(":")[2], 16) == port
+    }
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path) in sockets:
+                    return True
+    return False
 
 
 class ServerProcess:
@@ -72,7 +91,8 @@ class ServerProcess:
                 raise RuntimeError(f"server ended with {self.process.returncode}: {output}")
             try:
                 with contextlib.closing(self.client()) as client:
-                    if client.call("GET", "/readyz").status == 200:
+                    is_ready = client.call("GET", "/readyz").status == 200
+                    if is_ready and is_listening(self.process.pid, self.port):
                         return
             except OSError:
                 pass

@@ -172,9 +172,6 @@ class JobRoutes:
         request, busy = self._asking[0], self._table.busy_names()
 
         def planned(plan: object) -> None:
-            self._asking.popleft()
-            if self._asking:
-                self._plan_next()
             if isinstance(plan, StreamError):
                 respond_error(request, plan)
             elif isinstance(plan, tuple):
@@ -182,6 +179,9 @@ class JobRoutes:
                 request.respond(200, _JSON, encode_offer(self._start(choice, tasks)))
             else:
                 request.respond(204, _NO_STORE)
+            self._asking.popleft()
+            if self._asking:
+                self._plan_next()
 
         self._in_thread(request, lambda: self._plan(busy), planned)
 

@@ -13,12 +13,12 @@ from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.engine import Engine
 from millstream.errors import (
     BodyTooLarge,
+    ColdUnavailable,
     InvalidOffset,
     InvalidRequest,
     OffsetGone,
     SnapshotConflict,
     SnapshotNotFound,
-    StorageFull,
     StreamError,
 )
 from millstream.http.message import Request
@@ -104,8 +104,8 @@ class Snapshots:
         def stored(result: str | OSError) -> None:
             if isinstance(result, OSError):
                 self._blobs.release(name)
-                full = StorageFull(f"the snapshot could not be stored: {result.strerror}")
-                respond_error(request, full)
+                away = ColdUnavailable(f"the snapshot could not be stored: {result}")
+                respond_error(request, away)
                 return
             command.blob, command.digest = name, result
             self._engine.submit(command, self._published, (request, command))
@@ -146,7 +146,7 @@ class Snapshots:
 
         def loaded(data: bytes | OSError | None) -> None:
             if not isinstance(data, bytes):
-                respond_error(request, SnapshotNotFound("the snapshot is superseded"))
+                respond_error(request, no_blob(data))
                 return
             request.respond(200, _snapshot_headers(stream, snapshot), data)
 
@@ -156,6 +156,13 @@ class Snapshots:
         stream = self._engine.find(key, self._clock.now_ms())
         _named_snapshot(stream, token)
         raise SnapshotConflict("the latest snapshot stays; /bootstrap needs it")
+
+
+def no_blob(found: OSError | None) -> StreamError:
+    """Why a snapshot that the stream has cannot be read."""
+    if found is None:
+        return SnapshotNotFound("the snapshot is superseded")
+    return ColdUnavailable(f"the snapshot cannot be read now: {found}")
 
 
 def _decode_snapshot_offset(token: bytes) -> Offset:

@@ -14,7 +14,9 @@ from millstream import __version__
 from millstream.assemble import serve
 from millstream.cli.cold import add_cold_commands, run_gc, run_restore, run_verify
 from millstream.cli.flags import add_settings, settings_given
+from millstream.cli.memory import return_freed_memory
 from millstream.cli.pipeline import add_pipeline, run_pipeline
+from millstream.cli.without_pandas import refuse_pandas
 from millstream.config import Config, InvalidSetting, build_config
 from millstream.errors import StartupError
 from millstream.telemetry import configure_logs
@@ -60,6 +62,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
     configure_logs(config.log_format, config.log_level)
     # Requests make no cycles; a full collection over millions of messages would pause everybody.
     gc.set_threshold(100_000, 50, 1000)
+    refuse_pandas()
+    return_freed_memory()
     # The log's thread must not wait long for the interpreter once its bytes are on disk.
     sys.setswitchinterval(0.0001)
     return uvloop.run(serve(config))

@@ -75,6 +75,7 @@ class Checkpointer:
         self._timer: asyncio.TimerHandle | None = None
         self._is_running = False
         self.is_closing = False
+        self._is_given_up = False  # what was captured is not stored; later ones would build on it
         self._ended: asyncio.Event = asyncio.Event()
         self._waiting: list[Callable[[], None]] = []
         self.after: list[Callable[[Capture], None]] = []  # called when one is on the shelf
@@ -167,6 +168,7 @@ class Checkpointer:
         if isinstance(result, Exception):
             log.warning("checkpoint failed; the log is kept", error=str(result))
             if self.is_closing:
+                self._is_given_up = True
                 self._end()
             else:
                 self._loop.call_later(RETRY_SECONDS, self._store, capture)
@@ -200,10 +202,11 @@ class Checkpointer:
             self._timer.cancel()
         if self.check in self._engine.after_batch:
             self._engine.after_batch.remove(self.check)
+        self.is_closing = True  # what fails from now on is not tried again
         if self._is_running:
             await self._ended.wait()
-        self.is_closing = True
-        if self._wal_grown() >= CLOSING_WAL_BYTES or (is_wanted and self.has_news()):
+        is_due = self._wal_grown() >= CLOSING_WAL_BYTES or (is_wanted and self.has_news())
+        if is_due and not self._is_given_up:
             self._is_running = True
             self._ended.clear()
             self._capture()

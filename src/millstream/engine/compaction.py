@@ -34,6 +34,13 @@ class Policy:
     depth_min: int = 8  # segments a reader of one stream may have to visit before it pays
     garbage_fraction: float = 0.5
 
+    def __post_init__(self) -> None:
+        """What a job writes must not be worth a job again: at most two new segments are small,
+        one that ends the last task and one task that is small in all."""
+        assert self.small_min > 2
+        assert self.depth_min > 2
+        assert self.task_bytes >= 2 * self.target_bytes
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -71,7 +78,7 @@ def choose_spread(
 ) -> Choice | None:
     """Segments of one shard that hold mostly garbage, or that all hold parts of the same streams.
 
-    What a job writes does neither: new segments hold no garbage and no stream id lies in two.
+    What a job writes is neither: new segments hold no garbage and lie one behind the other.
     """
     free = [use for use in uses if use.segment.name in spans and use.segment.name not in busy]
     wasteful = [use for use in free if _garbage(use, spans) > policy.garbage_fraction]
@@ -88,13 +95,18 @@ def _garbage(use: SegmentUse, spans: Mapping[str, SegmentSpan]) -> float:
 
 
 def _deepest(uses: list[SegmentUse], spans: Mapping[str, SegmentSpan]) -> list[SegmentUse]:
-    """The largest set of segments that one stream id lies within the bounds of."""
+    """The largest set of segments that all lie around the same place in the order of streams.
+
+    The first and the last stream of a segment do not count: a stream that fills many segments is
+    the last of one and the first of the next, and nothing can be won there.
+    """
     best: list[SegmentUse] = []
     active: list[SegmentUse] = []
     for use in sorted(uses, key=lambda use: spans[use.segment.name].first_stream):
         first = spans[use.segment.name].first_stream
-        active = [other for other in active if spans[other.segment.name].last_stream >= first]
-        active.append(use)
+        active = [other for other in active if spans[other.segment.name].last_stream > first]
+        if spans[use.segment.name].last_stream > first:
+            active.append(use)
         if len(active) > len(best):
             best = list(active)
     return best

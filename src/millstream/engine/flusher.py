@@ -24,6 +24,7 @@ from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
     FLUSH_GATHER_STREAMS,
     FLUSH_THREADS,
+    HELD_RUN_OVERHEAD,
     SEGMENT_FLUSH_BYTES_MAX,
     SEGMENT_STREAMS_MAX,
 )
@@ -94,6 +95,9 @@ class Flusher:
         self._loop = loop
         self._threads.start(loop)
         self._engine.after_batch.append(self.check)
+        for stream in self._engine.machine.by_id.values():  # what the replayed log published
+            log = stream.log
+            self._hold(stream.stream_id, log.cold_ordinal, log.cold_byte, log.held_byte)
         self._look_at_ages()
 
     @property
@@ -161,9 +165,10 @@ class Flusher:
         if shard is None or self._is_closing or self._loop.time() < self._paused_until:
             done()
         else:
+            # Waits first: with nothing left in the shard, its flush is over at once.
+            self._waiting.append((shard, lambda error: self._flush_each(shards, done)))
             if shard not in self._flushing:
                 self._flush_shard(shard)
-            self._waiting.append((shard, lambda error: self._flush_each(shards, done)))
 
     # How
 
@@ -208,8 +213,8 @@ class Flusher:
 
     def _upload(self, shard: int, contents: list[Content]) -> None:
         contents = [content for content in contents if content.blocks]
-        if not contents:
-            self._finished(shard, None)
+        if not contents or self._is_closing:
+            self._finished(shard, OSError("the server stops") if contents else None)
             return
         created_ms = self._engine.clock.now_ms()
         name = segment_name(shard, created_ms)
@@ -256,8 +261,7 @@ class Flusher:
                 self._finished(shard, outcome)
                 return
             for run in runs:
-                self._held.append(_Held(run.stream_id, run.end_ordinal, run.end_byte, run.size))
-                self._held_bytes += run.size
+                self._hold(run.stream_id, run.end_ordinal, run.end_byte, run.first_byte)
             self._finished(shard, None)
 
         command = PublishRuns(self._engine.clock.now_ms(), segment, runs)
@@ -273,6 +277,12 @@ class Flusher:
             self.check()
 
     # What is published and still in memory
+
+    def _hold(self, stream_id: int, ordinal: int, byte: int, from_byte: int) -> None:
+        if byte > from_byte:
+            memory_bytes = byte - from_byte + HELD_RUN_OVERHEAD
+            self._held.append(_Held(stream_id, ordinal, byte, memory_bytes))
+            self._held_bytes += memory_bytes
 
     def _drop_held(self, allowed_bytes: int) -> None:
         by_id, held = self._engine.machine.by_id, self._held

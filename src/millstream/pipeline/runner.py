@@ -6,6 +6,7 @@ forgets a job that shows no life. Two at once get different jobs.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 import structlog
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
@@ -59,13 +61,13 @@ def run_pipeline(settings: RunSettings) -> int:
 
 
 class Runner:
-    """One long-lived session, made when the first job is there."""
+    """One long-lived session, made when the first job is there, unless one is given."""
 
-    def __init__(self, settings: RunSettings) -> None:
+    def __init__(self, settings: RunSettings, session: SparkSession | None = None) -> None:
         self._settings = settings
         self._stopped = threading.Event()
         self._client = JobClient(settings.server, self._stopped)
-        self._session: SparkSession | None = None
+        self._session = session
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
 
     def stop(self) -> None:
@@ -74,7 +76,8 @@ class Runner:
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
         if self._session is not None:
-            self._session.stop()
+            with contextlib.suppress(Py4JError, OSError):  # its JVM may have been killed
+                self._session.stop()
 
     def run(self) -> int:
         while not self._stopped.is_set():
@@ -83,13 +86,16 @@ class Runner:
             except JobRefused as refused:
                 log.warning("job not committed; it can be run again", reason=str(refused))
                 worked = False
-            except (ServerAway, OSError, PySparkException) as error:
+            except (ServerAway, PySparkException) as error:
                 if self._stopped.is_set():
                     break
                 log.error("job failed; it can be run again", error=str(error))
                 if self._settings.once:
                     return FAILED
                 worked = False
+            except (Py4JError, OSError) as error:
+                log.error("Spark is gone; start the pipeline again", error=str(error))
+                return FAILED
             if not worked:
                 if self._settings.once:
                     break

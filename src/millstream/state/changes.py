@@ -131,7 +131,10 @@ class OpenChanges:
         for stream in self.dirty[shard]:
             found[stream.stream_id] = stream
         if self._capture is not None:
-            found |= {i: s for i, s in self._capture.pending.items() if i % self._shards == shard}
+            taken = (stream for stream, _ in self._capture.hot)
+            for stream in (*self._capture.pending.values(), *taken):
+                if stream.stream_id % self._shards == shard:
+                    found[stream.stream_id] = stream
         return [
             stream
             for stream_id, stream in sorted(found.items())

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from millstream.formats.runs import Run, Segment
-from millstream.tier.catalog import Catalog, Changes, Replacement, SegmentUse, StreamRow
+from millstream.tier.catalog import (
+    Catalog,
+    Changes,
+    Replacement,
+    SegmentSpan,
+    SegmentUse,
+    StreamRow,
+)
 from tests.unit.tier.catalog_world import garbage_of, id_for, open_catalog
 
 SHARDS = 3
@@ -241,6 +248,23 @@ def test_many_rows_are_merged_as_one_is(catalog: Catalog) -> None:
     assert catalog.verify() == (2001, 1, 1, None)
     catalog.merge(Changes(3, removed=[row.stream_id for row in rows[1:]]))
     assert catalog.verify() == (1, 1, 1, None)
+
+
+def test_the_span_of_a_segment_tells_its_live_rows_and_streams(catalog: Catalog) -> None:
+    row = stream(b"b/one")
+    other = next(
+        found
+        for number in range(2, 100)
+        if (found := stream(b"b/%d" % number, number)).stream_id % SHARDS == row.stream_id % SHARDS
+    )
+    shard = row.stream_id % SHARDS
+    changes = flush(row, "x", run(row, 0, 4), run(other, 0, 3))
+    catalog.merge(Changes(1, streams=[row, other], segments=changes.segments, runs=changes.runs))
+    first, last = sorted((row.stream_id, other.stream_id))
+    assert catalog.segment_spans(shard) == {"x": SegmentSpan(7, first, last)}
+    catalog.merge(Changes(2, removed=[other.stream_id]))
+    assert catalog.segment_spans(shard) == {"x": SegmentSpan(4, row.stream_id, row.stream_id)}
+    assert catalog.segment_spans((shard + 1) % SHARDS) == {}
 
 
 def test_live_runs_of_several_shards_come_in_the_order_of_streams(catalog: Catalog) -> None:
