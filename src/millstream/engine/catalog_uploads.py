@@ -107,11 +107,11 @@ class CatalogUploads:
 
     @property
     def oldest_lsn(self) -> int:
-        """What was garbage by then is in no manifest that is kept. 0: there is none, or none known.
+        """What was garbage by then is in no manifest that is kept. -1: none is known.
 
         A restore may go back to the position of the oldest manifest, and needs its objects.
         """
-        return self._kept[-1].lsn if self._kept else 0
+        return self._kept[-1].lsn if self._kept else -1
 
     @property
     def newest_lsn(self) -> int:

@@ -179,7 +179,7 @@ class Garbage:
             if item.name in self._going:
                 continue
             if item.lsn > uploaded:
-                waits_for = f"catalog uploads up to {item.lsn}; the older one is at {uploaded}"
+                waits_for = f"both copies of the catalog to be at {item.lsn} or later"
                 report.waiting.append((item, waits_for))
             elif item.lsn > settled:
                 waits_for = f"{self._grace_seconds:g} seconds of grace for readers"

@@ -29,11 +29,19 @@ from millstream.tier.shelf import CatalogShelf
 
 STORE_ID = "5a" * 16
 SHARDS = 2
+LATER_MS = 4_000_000_000_000  # every file is older than that
+
+
+class ObedientGarbage(Garbage):
+    """Collects when it is told to and never by itself."""
+
+    def _collect_soon(self) -> None:
+        pass
 
 
 class TierWorld:
     def __init__(self, folder: Path, **garbage: Any) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(LATER_MS)
         self.objects = ObjectStore(ColdSettings(f"fs:{folder / 'cold'}", timeout_seconds=1.0))
         self.catalog = Catalog.open(folder / "catalog", SHARDS, STORE_ID)
         self.machine = StateMachine(SHARDS, CatalogShelf(self.catalog))
@@ -53,7 +61,7 @@ class TierWorld:
             nudge_seconds=3600.0,
         )
         self.job_ms: int | None = None
-        self.garbage = Garbage(
+        self.garbage = ObedientGarbage(
             *(self.engine, self.checkpointer, self.catalog, self.objects, self.uploads),
             *(self.holds, lambda: self.job_ms),
             **{"grace_seconds": 0.0, "orphan_age_seconds": 0.0, **garbage},
