@@ -111,6 +111,11 @@ class Catalog:
                 raise StartupError(f"cannot use the catalog in {folder}: {error}") from error
             raise
 
+    @property
+    def is_even(self) -> bool:
+        """Whether all files are of one position; after a merge cut short they are not."""
+        return min(self._lsns) == max(self._lsns)
+
     def close(self) -> None:
         for file in [*self._files, self._root]:
             file.close()
