@@ -66,6 +66,7 @@ class Checkpointer:
         self._thread = OffLoop("checkpoint", 1)
         self._is_running = False
         self._is_closing = False
+        self._retry: asyncio.TimerHandle | None = None  # set while a failed attempt waits
         self._ended: asyncio.Event = asyncio.Event()
         self._waiting: list[Callable[[], None]] = []
         self.after: list[Callable[[Capture], None]] = []  # called when one is on the shelf
@@ -119,6 +120,8 @@ class Checkpointer:
         self._store(capture)
 
     def _store(self, capture: Capture) -> None:
+        self._retry = None
+
         def work() -> int:
             changes, hot = capture.encode()
             blocks = encode_checkpoint(self._store_id, changes, hot)
@@ -131,10 +134,9 @@ class Checkpointer:
     def _stored(self, capture: Capture, result: int | Exception) -> None:
         if isinstance(result, Exception):
             log.warning("checkpoint failed; the log is kept", error=str(result))
+            self._retry = self._loop.call_later(RETRY_SECONDS, self._store, capture)
             if self._is_closing:
                 self._end()
-            else:
-                self._loop.call_later(RETRY_SECONDS, self._store, capture)
             return
         self._changes.settle(capture)
         self._engine.journal.retire(capture.lsn)
@@ -158,16 +160,21 @@ class Checkpointer:
             call()
 
     async def close(self) -> None:
-        """The last checkpoint, unless there is next to nothing to replay."""
+        """The last checkpoint, unless there is next to nothing to replay.
+
+        None is taken while an earlier one cannot be stored: the log has all that it holds.
+        """
         if self.check in self._engine.after_batch:
             self._engine.after_batch.remove(self.check)
-        if self._is_running:
-            await self._ended.wait()
         self._is_closing = True
-        if self._wal_grown() >= CLOSING_WAL_BYTES:
+        if self._is_running and self._retry is None:
+            await self._ended.wait()
+        if self._retry is None and self._wal_grown() >= CLOSING_WAL_BYTES:
             self._is_running = True
             self._ended.clear()
             self._capture()
             await self._ended.wait()
+        if self._retry is not None:
+            self._retry.cancel()
         await self._thread.wait_idle()
         self._thread.close()
