@@ -7,14 +7,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 NODE_DIR := tests/conformance/official
 
-.PHONY: serve test check lint types imports unit property crash-ci conformance official bench crash lock format clean
+.PHONY: serve test check lint types imports unit property crash-ci conformance cold spark official bench crash lock format clean
 
 ## serve: a durable server on 127.0.0.1:4437, data in ./data
 serve: $(VENV)/.runtime
 	$(BIN)/millstream serve --data-dir data
 
 ## test: everything CI runs
-test: check unit property crash-ci conformance official bench-smoke
+test: check unit property crash-ci conformance cold spark official bench-smoke
 
 check: lint types imports
 
@@ -40,16 +40,30 @@ crash-ci: $(VENV)/.dev
 conformance: $(VENV)/.dev
 	$(BIN)/pytest tests/conformance -m "not official"
 
+## cold: the cold tier on a folder and on a real S3 server: faults, full disks, damage, restore
+cold: $(VENV)/.dev
+	$(BIN)/pytest tests/cold
+
+## spark: compaction on real local Spark sessions (needs Java: apt-get install openjdk-17-jre-headless)
+spark: $(VENV)/.dev
+	$(BIN)/pytest tests/spark
+
 official: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/pytest tests/conformance -m official -s
 
 .PHONY: bench-smoke
 bench-smoke: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/python -m bench --smoke
+	$(BIN)/python -m bench.soak --smoke
 
 ## bench: every workload against the Node reference server in the same run (needs wrk: apt-get install wrk)
 bench: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/python -m bench
+
+## soak: 100,000 streams, 2 GiB, mixed load under a small hot budget, everything checked; MINUTES=n
+.PHONY: soak
+soak: $(VENV)/.dev
+	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 ## crash: the long crash hunt, by hand; SEEDS=n seeds, SEED=n starts or replays one
 crash: $(VENV)/.dev

@@ -29,7 +29,7 @@ from bench.workloads import WORKLOADS
 
 RESULTS_DIR = Path(__file__).with_name("results")
 SMOKE_SERVERS = ["millstream", "reference-file"]
-WRK_WORKLOADS = {"append", "json_batch", "append_batch", "listing"}
+WRK_WORKLOADS = {"append", "json_batch", "append_batch", "listing", "append_flushing"}
 
 
 def main() -> int:

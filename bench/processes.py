@@ -66,6 +66,14 @@ def rss_bytes(pid: int) -> int:
     )
 
 
+def rss_peak_bytes(pid: int) -> int:
+    """The largest resident memory a process ever had, as the kernel remembers it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def _own_cpu_ticks(pid: int) -> int:
     # The second field is the program's name in brackets and may hold spaces: count from its end.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

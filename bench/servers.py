@@ -71,6 +71,10 @@ class Server:
     def rss_mib(self) -> float:
         return processes.rss_bytes(self.pid) / 2**20
 
+    def rss_peak_mib(self) -> float:
+        """The most it ever had, children left out."""
+        return processes.rss_peak_bytes(self.pid) / 2**20
+
     def shorter(self, amount: int) -> int:
         """Less of `amount` for the reference, which needs far longer for the same work."""
         return max(1, amount * 3 // 5) if self.kind.reference else amount
@@ -79,9 +83,16 @@ class Server:
 @contextlib.contextmanager
 def running(kind: ServerKind, work_root: Path) -> Iterator[Server]:
     """A fresh server on an empty directory below `work_root`; both are gone afterwards."""
+    with work_folder(kind, work_root) as work_dir:
+        yield from _running_in(work_dir, kind)
+
+
+@contextlib.contextmanager
+def work_folder(kind: ServerKind, work_root: Path) -> Iterator[Path]:
+    """An empty directory of one measurement, gone afterwards."""
     work_dir = Path(tempfile.mkdtemp(prefix=f"{kind.name}-", dir=work_root))
     try:
-        yield from _running_in(work_dir, kind)
+        yield work_dir
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
 
@@ -95,27 +106,31 @@ def _running_in(work_dir: Path, kind: ServerKind) -> Iterator[Server]:
         command = kind.command(port, data_dir)
         process = processes.start(command, cwd=REPO, stdout=log)
     try:
-        _wait_ready(kind, port, process, log_path)
+        wait_ready(kind, port, process, log_path)
         yield Server(kind, port, process.pid, work_dir)
         if process.poll() is not None:
-            raise BenchError(f"{kind.name} died during the measurement: {_log_tail(log_path)}")
+            raise BenchError(f"{kind.name} died during the measurement: {log_tail(log_path)}")
     finally:
         processes.stop(process)
 
 
-def _wait_ready(
-    kind: ServerKind, port: int, process: subprocess.Popen[bytes], log_path: Path
+def wait_ready(
+    kind: ServerKind,
+    port: int,
+    process: subprocess.Popen[bytes],
+    log_path: Path,
+    seconds_max: float = READY_SECONDS,
 ) -> None:
-    deadline = time.monotonic() + READY_SECONDS
+    deadline = time.monotonic() + seconds_max
     while not kind.says_ready(port):
         if process.poll() is not None:
-            raise BenchError(f"{kind.name} did not start: {_log_tail(log_path)}")
+            raise BenchError(f"{kind.name} did not start: {log_tail(log_path)}")
         if time.monotonic() > deadline:
-            raise BenchError(f"{kind.name} was not ready in time: {_log_tail(log_path)}")
-        time.sleep(0.02)
+            raise BenchError(f"{kind.name} was not ready in time: {log_tail(log_path)}")
+        time.sleep(0.01)
 
 
-def _log_tail(log_path: Path) -> str:
+def log_tail(log_path: Path) -> str:
     return log_path.read_text(errors="replace").strip()[-LOG_TAIL_CHARACTERS:] or "(empty log)"
 
 

@@ -3,7 +3,18 @@
 from dataclasses import dataclass
 
 from bench.results import Results
-from bench.workloads import append, append_batch, catch_up, fan_out, json_batch, listing
+from bench.workloads import (
+    append,
+    append_batch,
+    append_flushing,
+    catch_up,
+    cold_catch_up,
+    fan_out,
+    idle_streams,
+    ingest_cost,
+    json_batch,
+    listing,
+)
 
 MILLSTREAM = "millstream"
 APPENDS_128 = ("append", append.label(128))
@@ -11,6 +22,8 @@ APPENDS_1 = ("append", append.label(1))
 RATE = "appends_per_second"
 CPU = "server_cpu_us_per_append"
 MESSAGES = "messages_per_second"
+MEGABYTES = "megabytes_per_second"
+RSS_STARTED = "rss_after_start_mib"
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,41 @@ def check_targets(results: Results) -> list[TargetCheck]:
         _times_reference(results, "reference-file", append.MANY_STREAMS, 50),
         _times_reference(results, "reference-file", append.FEW_STREAMS, 50),
         _times_reference(results, "reference-memory", append.MANY_STREAMS, 4),
+        *_cold_targets(results),
+    ]
+
+
+def _cold_targets(results: Results) -> list[TargetCheck]:
+    million = ("idle_streams", idle_streams.label(1_000_000, 2**30))
+    read_fs = ("cold_catch_up", cold_catch_up.label("fs", False, 1))
+    read_fs_json = ("cold_catch_up", cold_catch_up.label("fs", True, 1))
+
+    def ours(case: tuple[str, str], figure: str) -> float | None:
+        return results.median(*case, MILLSTREAM, figure)
+
+    return [
+        _at_most("1,000,000 idle streams: RSS in all, MiB", ours(million, "rss_idle_mib"), 300),
+        _at_most("the same after a start: RSS in all, MiB", ours(million, RSS_STARTED), 300),
+        _at_most("start with them and 1 GiB of history, s", ours(million, "start_seconds"), 5),
+        _at_most("the same after kill -9, s", ours(million, "start_after_kill_seconds"), 5),
+        _at_least("cold catch-up from fs, binary: MB/s", ours(read_fs, MEGABYTES), 300),
+        _at_least("cold catch-up from fs, JSON: MB/s", ours(read_fs_json, MEGABYTES), 300),
+        *(
+            _at_most(
+                f"PUTs per GiB, {ingest_cost.label(10_000, size)}",
+                ours(("ingest_cost", ingest_cost.label(10_000, size)), "puts_per_gib"),
+                300,
+            )
+            for size in (256, 1024)
+        ),
+        *(
+            _at_most(
+                f"append p99 while flushing, {streams} streams: times that without",
+                ours(("append_flushing", append_flushing.label(128, streams)), "p99_times_still"),
+                2,
+            )
+            for streams in (1000, 10_000)
+        ),
     ]
 
 

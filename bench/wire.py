@@ -7,11 +7,14 @@ Millstream sends the first and the Node reference server the second.
 
 import itertools
 import socket
+import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Self
 
 from bench.errors import BenchError
 
@@ -51,7 +54,7 @@ class Connection:
         self._start = 0
         self._end = 0
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -192,3 +195,62 @@ def fill_stream(port: int, name: str, content_type: str, message: bytes, count: 
     """Create a stream and append the same message `count` times."""
     create_streams(port, [name], content_type)
     send_all(port, itertools.repeat(encode_append(name, content_type, message), count))
+
+
+PIPELINE_DEPTH = 16
+RETRY_SECONDS = 0.1
+RETRIES_MAX = 600
+
+
+def send_pipelined(port: int, requests: Iterable[bytes], connections: int = 8) -> int:
+    """Sends very many requests, several ahead on each connection, each taken when its turn comes.
+
+    All must be answered with 2xx; a server that is full (503) is asked again later. Returns how
+    often it was full.
+    """
+    source = _Source(requests)
+    with ThreadPoolExecutor(connections) as pool:
+        senders = [pool.submit(_send_ahead, port, source) for _ in range(connections)]
+        try:
+            return sum(sender.result() for sender in senders)
+        finally:
+            source.end()
+
+
+class _Source:
+    """Hands out requests to several threads, each once."""
+
+    def __init__(self, requests: Iterable[bytes]) -> None:
+        self._requests = iter(requests)
+        self._lock = threading.Lock()
+
+    def take(self) -> list[bytes]:
+        with self._lock:
+            return list(itertools.islice(self._requests, PIPELINE_DEPTH))
+
+    def end(self) -> None:
+        with self._lock:
+            self._requests = iter(())
+
+
+def _send_ahead(port: int, source: _Source) -> int:
+    refused = 0
+    with Connection(port) as connection:
+        while requests := source.take():
+            connection.send(b"".join(requests))
+            replies = [connection.receive() for _ in requests]
+            for request, reply in zip(requests, replies, strict=True):
+                if reply.status == 503:
+                    refused += _send_until_taken(connection, request)
+                elif not reply.ok:
+                    line = request.partition(b"\r\n")[0].decode()
+                    raise BenchError(f"{line} was answered with {reply.status}")
+    return refused
+
+
+def _send_until_taken(connection: Connection, request: bytes) -> int:
+    for tries in range(1, RETRIES_MAX):
+        time.sleep(RETRY_SECONDS)
+        if connection.exchange(request).status != 503:
+            return tries
+    raise BenchError(f"the server is full for {RETRIES_MAX * RETRY_SECONDS:g} s")

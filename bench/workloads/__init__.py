@@ -6,9 +6,13 @@ from bench.plan import Case, Plan
 from bench.workloads import (
     append,
     append_batch,
+    append_flushing,
     bootstrap,
     catch_up,
+    cold_catch_up,
     fan_out,
+    idle_streams,
+    ingest_cost,
     json_batch,
     listing,
     long_poll,
@@ -23,6 +27,10 @@ WORKLOADS: dict[str, Callable[[Plan], Sequence[Case]]] = {
     "append_batch": append_batch.cases,
     "bootstrap": bootstrap.cases,
     "listing": listing.cases,
+    "append_flushing": append_flushing.cases,
+    "cold_catch_up": cold_catch_up.cases,
+    "ingest_cost": ingest_cost.cases,
+    "idle_streams": idle_streams.cases,
 }
 
 __all__ = ["WORKLOADS"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -10,12 +11,13 @@ import structlog
 from millstream.config import Config
 from millstream.errors import DamagedData, StartupError
 from millstream.formats.images import HotContent
+from millstream.formats.runs import Run
 from millstream.journal.checkpoints import Checkpoint, checkpoint_name, load_checkpoint
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
 from millstream.journal.recovery import holds_whole_log, recover_log
 from millstream.journal.segments import SegmentWriter
-from millstream.state.commands import decode_command
+from millstream.state.commands import PublishRuns, decode_command
 from millstream.state.images import restore_hot, restore_stream
 from millstream.state.machine import StateMachine
 from millstream.state.records import restore_records
@@ -70,7 +72,10 @@ def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
     def replay(lsn: int, payload: bytes) -> None:
         nonlocal replayed
         replayed += 1
-        machine.apply(decode_command(payload))
+        command = decode_command(payload)
+        machine.apply(command)
+        if type(command) is PublishRuns:
+            _let_go(machine, command.runs)
 
     recovered = recover_log(disk, folder.wal, folder.store_id, lsn, replay)
     machine.ended.clear()
@@ -129,3 +134,11 @@ def _add_hot(machine: StateMachine, catalog: Catalog, content: HotContent) -> No
     machine.residents.add(stream)
     machine.residents.welcome(stream)
     machine.changes.adopt_hot(stream)
+
+
+def _let_go(machine: StateMachine, runs: Iterable[Run]) -> None:
+    """What the object store has need not be in memory: the log may hold more than the budget."""
+    for run in runs:
+        stream = machine.by_id.get(run.stream_id)
+        if stream is not None and run.end_byte <= stream.log.cold_byte:
+            stream.log.drop(run.end_ordinal, run.end_byte)

@@ -12,6 +12,17 @@ from tests.support.server import MOSTLY_COLD, ServerProcess
 
 # A wake-up that never comes ends as a 204 after five seconds instead of twenty.
 FLAGS = ("--long-poll-timeout", "5")
+# Few streams stay in memory between requests, and checkpoints come often enough to let them go.
+COLD_FLAGS = ("--resident-streams", "4", "--checkpoint-wal-bytes", "64KiB")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--everything-cold",
+        action="store_true",
+        help="the server with a log keeps nothing in memory (tests/cold/eager_server.py)",
+    )
+
 
 # Where it can matter that content lies in the cold store and streams rest in the catalog.
 COLD_MODULES = (
@@ -31,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def servers(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[Callable[[str], ServerProcess]]:
     """One server per journal, started when first asked for. It must not print a stack trace."""
     started = dict[str, ServerProcess]()
@@ -39,8 +50,10 @@ def servers(
     def server_for(journal: str) -> ServerProcess:
         if journal not in started:
             data_dir = None if journal == "memory" else tmp_path_factory.mktemp("data")
-            cold = MOSTLY_COLD if journal == "cold" else ()
-            started[journal] = ServerProcess(data_dir, *FLAGS, *cold)
+            is_eager = journal != "memory" and pytestconfig.getoption("--everything-cold")
+            module = "tests.cold.eager_server" if is_eager else "millstream"
+            cold = MOSTLY_COLD if journal == "cold" else COLD_FLAGS if is_eager else ()
+            started[journal] = ServerProcess(data_dir, *FLAGS, *cold, module=module)
         return started[journal]
 
     yield server_for

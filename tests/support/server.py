@@ -59,11 +59,12 @@ class ServerProcess:
         *flags: str,
         port: int | None = None,
         wait: bool = True,
+        module: str = "millstream",
     ) -> None:
         self.port = port or free_port()
         self.data_dir = data_dir
         self.flags = flags
-        command = [sys.executable, "-m", "millstream", "serve"]
+        command = [sys.executable, "-m", module, "serve"]
         command += ["--listen", f"127.0.0.1:{self.port}"]
         command += ["--memory"] if data_dir is None else ["--data-dir", str(data_dir)]
         command += flags

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -34,16 +35,35 @@ def respond_ready(request: Request, is_ready: bool) -> None:
         request.respond(503, _TEXT + b"retry-after: 1\r\n", b"not ready\n")
 
 
+class ColdNumbers(NamedTuple):
+    """What the cold tier has done since the start, and what it holds now."""
+
+    requests: Mapping[str, int]  # to the object store, by kind
+    bytes_read: int
+    bytes_written: int
+    segments: int
+    checkpoints: int
+    held_bytes: int
+    windows: int
+    cache_bytes: int
+
+
 class Metrics:
     """Reads plain numbers when somebody looks; the paths that count only add integers."""
 
     def __init__(
-        self, server: Server, engine: Engine, polls: LongPolls, subscriptions: Subscriptions
+        self,
+        server: Server,
+        engine: Engine,
+        polls: LongPolls,
+        subscriptions: Subscriptions,
+        cold: Callable[[], ColdNumbers] | None = None,
     ) -> None:
         self._server = server
         self._engine = engine
         self._polls = polls
         self._subscriptions = subscriptions
+        self._cold = cold
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -69,6 +89,8 @@ class Metrics:
         yield readers
         yield from self._collect_journal()
         yield from self._collect_state()
+        if self._cold is not None:
+            yield from _collect_cold(self._cold())
 
     def _collect_journal(self) -> Iterable[Metric]:
         stats = self._engine.journal.stats
@@ -114,3 +136,33 @@ class Metrics:
         yield GaugeMetricFamily(
             "millstream_resident_streams", "Streams in memory", len(machine.by_id)
         )
+
+
+def _collect_cold(cold: ColdNumbers) -> Iterable[Metric]:
+    requests = CounterMetricFamily(
+        "millstream_cold_requests", "Requests to the object store", labels=["kind"]
+    )
+    for kind, count in cold.requests.items():
+        requests.add_metric([kind], count)
+    yield requests
+    moved = CounterMetricFamily(
+        "millstream_cold_bytes", "Bytes moved from and to the object store", labels=["direction"]
+    )
+    moved.add_metric(["read"], cold.bytes_read)
+    moved.add_metric(["written"], cold.bytes_written)
+    yield moved
+    yield CounterMetricFamily(
+        "millstream_flushes", "Segments written to the object store", cold.segments
+    )
+    yield CounterMetricFamily("millstream_checkpoints", "Checkpoints stored", cold.checkpoints)
+    yield CounterMetricFamily(
+        "millstream_windows", "Reads that needed the object store", cold.windows
+    )
+    yield GaugeMetricFamily(
+        "millstream_held_bytes",
+        "Bytes of stream content that are in a segment and in memory still",
+        cold.held_bytes,
+    )
+    yield GaugeMetricFamily(
+        "millstream_cold_cache_bytes", "Decoded cold content kept for readers", cold.cache_bytes
+    )

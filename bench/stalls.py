@@ -1,0 +1,170 @@
+"""Runs the server and tells of every moment its event loop stood still, and what ran then.
+
+    python -m bench.stalls serve --data-dir DIR ...        as `millstream serve ...`
+
+A timer on the loop leaves a mark every few milliseconds; a thread looks whether it came. When it is
+late, the thread writes down where the loop's thread is and what the other threads do. A stall is a
+callback that takes long (then `loop_cpu_ms` is high), or somebody else who does not let go of the
+interpreter (`others_cpu_ms`), or a machine that has other things to do (neither). Each is one JSON
+line on standard error, and so is every long garbage collection. SIGUSR1 prints what the process
+holds.
+"""
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from millstream import assemble
+from millstream.assemble import ColdTier, Stop
+from millstream.cli.main import main
+from millstream.config import Config
+
+MARK_SECONDS = 0.004
+STALL_SECONDS = 0.02
+FRAMES = 6
+SAMPLES_MAX = 4
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.marked = time.monotonic()
+        self.loop_thread = threading.get_ident()
+        self._collecting = 0.0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.loop_thread = threading.get_ident()
+        self._loop_clock = time.pthread_getcpuclockid(self.loop_thread)
+        self._mark()
+        gc.callbacks.append(self._collected)
+        threading.Thread(target=self._look, name="stalls", daemon=True).start()
+
+    def _mark(self) -> None:
+        self.marked = time.monotonic()
+        self._cpu_marked = self._cpu()
+        self._loop.call_later(MARK_SECONDS, self._mark)
+
+    def _cpu(self) -> tuple[float, float]:
+        """Seconds of CPU of the loop's thread and of the whole process."""
+        return time.clock_gettime(self._loop_clock), time.process_time()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(MARK_SECONDS)
+            if time.monotonic() - self.marked > STALL_SECONDS:
+                self._watch_stall(self.marked)
+
+    def _watch_stall(self, began: float) -> None:
+        loop_cpu, all_cpu = self._cpu_marked
+        samples: list[dict[str, list[str]]] = []
+        while self.marked == began:
+            if len(samples) < SAMPLES_MAX:
+                samples.append(self._sample())
+            time.sleep(MARK_SECONDS)
+        loop_cpu, all_cpu = self._cpu_marked[0] - loop_cpu, self._cpu_marked[1] - all_cpu
+        say(
+            {
+                "stall_ms": round((self.marked - began - MARK_SECONDS) * 1000, 1),
+                "loop_cpu_ms": round(loop_cpu * 1000, 1),
+                "others_cpu_ms": round((all_cpu - loop_cpu) * 1000, 1),
+                "at": round(time.time(), 3),
+                "samples": samples,
+            }
+        )
+
+    def _sample(self) -> dict[str, list[str]]:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        found = {}
+        for ident, frame in sys._current_frames().items():
+            if ident == threading.get_ident():
+                continue
+            stack = [
+                f"{os.path.basename(summary.filename)}:{summary.lineno} {summary.name}"
+                for summary in traceback.extract_stack(frame)[-FRAMES:]
+            ]
+            if ident == self.loop_thread:
+                found["loop"] = stack
+            elif not _waits(stack):
+                found[names.get(ident, str(ident))] = stack
+        return found
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.monotonic()
+        elif (seconds := time.monotonic() - self._collecting) > 0.005:
+            say({"gc_ms": round(seconds * 1000, 1), **info})
+
+
+def _waits(stack: list[str]) -> bool:
+    """Whether a thread only waits for work."""
+    last = stack[-1]
+    return any(name in last for name in ("_worker", " wait", "_write_batches", "_do_chores"))
+
+
+def say(what: dict[str, Any]) -> None:
+    print(json.dumps(what), file=sys.stderr, flush=True)
+
+
+def holdings(cold: ColdTier) -> dict[str, Any]:
+    """What the process holds, as far as its parts can tell."""
+    flusher, residency = cold.flusher, cold.residency
+    machine = flusher._engine.machine
+    pool = pa.default_memory_pool()
+    return {
+        "resident": len(machine.by_id),
+        "hot_bytes": sum(machine.changes.hot_bytes),
+        "held_bytes": flusher.held_bytes,
+        "held_runs": len(flusher._held),
+        "dirty": machine.changes.dirty_count,
+        "candidates": len(residency._candidates),
+        "news": len(machine.names._news),
+        "leaving": len(machine.residents._leaving),
+        "removed": len(machine.residents.removed),
+        "segments": flusher.segments,
+        "checkpoints": cold.checkpointer.count,
+        "arrow_pool": pool.backend_name,
+        "arrow_bytes": pool.bytes_allocated(),
+        "arrow_bytes_peak": pool.max_memory(),
+        "gc_objects": len(gc.get_objects()),
+    }
+
+
+def watch() -> None:
+    """From now on: every server this process runs."""
+    tiers: list[ColdTier] = []
+    build, running, watching = ColdTier.__init__, assemble.running, Watch()
+
+    def remember(self: ColdTier, *arguments: Any) -> None:
+        build(self, *arguments)
+        tiers.append(self)
+
+    @contextlib.asynccontextmanager
+    async def watched(config: Config, stop: Stop) -> AsyncIterator[str]:
+        async with running(config, stop) as url:
+            watching.start(asyncio.get_running_loop())
+            yield url
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        for tier in tiers:
+            say(holdings(tier))
+
+    signal.signal(signal.SIGUSR1, tell)
+    ColdTier.__init__ = remember  # type: ignore
+    assemble.running = watched
+
+
+if __name__ == "__main__":
+    watch()
+    raise SystemExit(main())
