@@ -7,14 +7,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 NODE_DIR := tests/conformance/official
 
-.PHONY: serve test check lint types imports unit property crash-ci conformance official bench crash lock format clean
+.PHONY: serve test check lint types imports unit property crash-ci conformance cold spark official bench crash lock format clean
 
 ## serve: a durable server on 127.0.0.1:4437, data in ./data
 serve: $(VENV)/.runtime
 	$(BIN)/millstream serve --data-dir data
 
 ## test: everything CI runs
-test: check unit property crash-ci conformance official bench-smoke
+test: check unit property crash-ci conformance cold spark official bench-smoke
 
 check: lint types imports
 
@@ -39,6 +39,14 @@ crash-ci: $(VENV)/.dev
 
 conformance: $(VENV)/.dev
 	$(BIN)/pytest tests/conformance -m "not official"
+
+## cold: the cold tier on a folder and on a real S3 server: faults, full disks, damage, restore
+cold: $(VENV)/.dev
+	$(BIN)/pytest tests/cold
+
+## spark: compaction on real local Spark sessions (needs Java: apt-get install openjdk-17-jre-headless)
+spark: $(VENV)/.dev
+	$(BIN)/pytest tests/spark
 
 official: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/pytest tests/conformance -m official -s

@@ -3,6 +3,7 @@
 A map for the newcomer; imports only point down this list (`lint-imports` proves it).
 
     cli/         commands: parse, call, print, exit code
+    pipeline/    jobs on Spark, always in a process of its own; nothing but cli imports it
     assemble.py  builds the running system from a Config; the one file that knows every room
     api/         routes and handlers; the one table that turns errors into status codes
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams

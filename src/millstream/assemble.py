@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import hashlib
 import secrets
 import signal
 import ssl
@@ -17,11 +18,14 @@ from millstream.api.app import App, Handlers, fixed_headers
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
 from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
+from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
+from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import ColdNumbers, Metrics
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
+from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import Subscriptions
 from millstream.api.subscriptions import SubscriptionRoutes
@@ -29,15 +33,24 @@ from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.config import Config
 from millstream.engine.blob_worker import BlobWorker
+from millstream.engine.catalog_uploads import CatalogUploads
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.flush_planning import FlushLimits
 from millstream.engine.flusher import Flusher
+from millstream.engine.garbage import Garbage
+from millstream.engine.holds import Holds
+from millstream.engine.job_source import JobSource, cold_place
+from millstream.engine.job_table import JobTable
+from millstream.engine.off_loop import OffLoop
+from millstream.engine.pipeline_process import PipelineProcess
 from millstream.engine.residency import Residency
+from millstream.engine.retention import RetentionSweeps
 from millstream.engine.wakes import Wakes
 from millstream.engine.webhooks import Couriers
 from millstream.engine.windows import Windows
-from millstream.errors import StartupError
+from millstream.errors import StartupError, StreamError
+from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.journal.contract import Journal
@@ -46,9 +59,10 @@ from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
-from millstream.recover import recover
-from millstream.state.commands import Mark
+from millstream.recover import RESTORED, recover
+from millstream.state.commands import Mark, ReplaceSegments
 from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Outcome
 from millstream.tier.blobs import BlobStore, MemoryBlobs, ObjectBlobs
 from millstream.tier.catalog import Catalog
 from millstream.tier.identity import claim_store
@@ -164,17 +178,24 @@ async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) ->
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _reachable(address: str) -> str:
+    """How to reach ourselves when we listen everywhere."""
+    host, _, port = address.rpartition(":")
+    loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+    return f"{loopback}:{port}"
+
+
 def _build_handlers(
     config: Config,
     engine: Engine,
     blobs: BlobWorker,
     windows: Windows,
     paths: StreamPaths,
-    store_id: str,
+    tag_id: str,
     scheme: str,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
-    reads = Reads(engine, windows, clock, store_id, config.page_bytes)
+    reads = Reads(engine, windows, clock, tag_id, config.page_bytes)
     return Handlers(
         writes=Writes(engine, reads, paths, clock, scheme),
         reads=reads,
@@ -190,6 +211,14 @@ def _build_handlers(
     )
 
 
+def _tag_id(storage: Storage) -> str:
+    """What ETags begin with: after a restore, an offset may come again with other content."""
+    restored = None if storage.disk is None else storage.disk.catalog.record(RESTORED)
+    if restored is None:
+        return storage.store_id
+    return hashlib.sha256(storage.store_id.encode() + restored).hexdigest()
+
+
 class ColdTier:
     """What moves streams and their content out of memory, in the order it starts and stops, and
     what reads it back."""
@@ -199,7 +228,9 @@ class ColdTier:
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
         self.windows = Windows(engine.machine, disk.catalog, self._reader, WINDOW_THREADS)
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
-        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits)
+        self._engine = engine
+        self.holds = Holds()
+        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits, self.holds)
         self.residency = Residency(engine, config.resident_streams)
         self.checkpointer = Checkpointer(
             engine,
@@ -214,14 +245,73 @@ class ColdTier:
         )
         self.checkpointer.after.append(self.residency.shelved)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
+        self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
+        self._job_thread = OffLoop("jobs", 1)
+        job_table = JobTable(engine.clock)
+        self.jobs = JobRoutes(
+            JobSource(disk.catalog, disk.objects),
+            job_table,
+            self._job_thread.run,
+            self._replace_segments,
+            storage.store_id,
+            cold_place(disk.objects.settings),
+        )
+        self.uploads = CatalogUploads(
+            engine,
+            self.checkpointer,
+            disk.catalog,
+            disk.objects,
+            storage.store_id,
+            disk.folder.path / "uploads",
+            config.catalog_upload_interval,
+            config.shutdown_timeout,
+        )
+        self.garbage = Garbage(
+            engine,
+            self.checkpointer,
+            disk.catalog,
+            disk.objects,
+            self.uploads,
+            self.holds,
+            job_table.oldest_start_ms,
+        )
+
+    def _replace_segments(
+        self,
+        shard: int,
+        old: list[str],
+        segments: list[Segment],
+        runs: list[list[Run]],
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """Told once the catalog has it: until then the job holds its segments."""
+
+        def replaced(_: object, outcome: Outcome) -> None:
+            if isinstance(outcome, StreamError):
+                done(outcome)
+            else:
+                self.checkpointer.run(lambda: done(outcome))
+
+        command = ReplaceSegments(self._engine.clock.now_ms(), shard, old, segments, runs)
+        self._engine.submit(command, replaced, None)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.residency.start()
+        self.residency.start(loop)
         self.flusher.start(loop)
         self.checkpointer.start(loop)
+        self._job_thread.start(loop)
+        self.retention.start(loop)
+        self.uploads.start(loop)
+        self.garbage.start(loop)
 
     async def close(self) -> None:
+        await self.retention.close()
         await self.flusher.close()
+        await self._job_thread.wait_idle()
+        self._job_thread.close()
+        await self.garbage.close()
+        await self.checkpointer.finish(is_wanted=True)
+        await self.uploads.close()
         await self.checkpointer.close()
 
     def numbers(self) -> ColdNumbers:
@@ -241,7 +331,14 @@ def _operator_routes(
     engine: Engine, cold: ColdTier | None
 ) -> tuple[tuple[bytes, Callable[[Request], None]], ...]:
     flush_cold = FlushCold(engine, None if cold is None else cold.flusher)
-    return ((FLUSH_COLD_ROOT, flush_cold.handle),)
+    routes = [
+        (FLUSH_COLD_ROOT, flush_cold.handle),
+        (RETENTION_ROOT, RetentionRoutes(engine).handle),
+    ]
+    if cold is not None:
+        routes.append((JOBS_ROOT, cold.jobs.handle))
+        routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))
+    return tuple(routes)
 
 
 @contextlib.asynccontextmanager
@@ -254,10 +351,10 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
-    blobs = BlobWorker(storage.blobs, storage.machine)
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
+    blobs = BlobWorker(storage.blobs, storage.machine, None if cold is None else cold.holds)
     windows = Windows(engine.machine, None, None, WINDOW_THREADS) if cold is None else cold.windows
-    handlers = _build_handlers(config, engine, blobs, windows, paths, storage.store_id, scheme)
+    handlers = _build_handlers(config, engine, blobs, windows, paths, _tag_id(storage), scheme)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)))
     wakes = Wakes(engine, Couriers(loop))
     server = Server(
@@ -267,6 +364,9 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         _log_request if config.access_log else None,
         is_snapshot_url,
     )
+    pipeline = None
+    if cold is not None and config.pipeline == "auto":
+        pipeline = PipelineProcess(config, cold.jobs)
     app.metrics = Metrics(
         server,
         engine,
@@ -277,16 +377,21 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     try:
         blobs.start(loop)
         windows.start(loop)
-        engine.after_batch.append(blobs.collect)
+        if cold is None:
+            engine.after_batch.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         wakes.start(loop)
         if cold is not None:
             cold.start(loop)
         address = await _listen(server, config, tls)
         app.is_ready = True
+        if pipeline is not None:
+            pipeline.start(loop, f"{scheme}://{_reachable(address)}")
         yield f"{scheme}://{address}"
     finally:
         app.is_ready = False
+        if pipeline is not None:
+            await pipeline.close()
         server.stop_listening()
         engine.end_watchers()
         await server.close(config.shutdown_timeout)

@@ -235,6 +235,21 @@ class Config:
     cold_cache_bytes: int = _setting(
         64 * MIB, parse_size, "SIZE", "decoded cold content kept for the next reader"
     )
+    catalog_upload_interval: float = _setting(
+        60.0,
+        parse_seconds,
+        "TIME",
+        "least time between two copies of the catalog in the cold store, for `millstream restore`",
+    )
+    retention_interval: float = _setting(
+        60.0, parse_seconds, "TIME", "how often buckets are looked over for content to give up"
+    )
+    pipeline: str = _setting(
+        "auto",
+        _choice("auto", "off", "external"),
+        "auto|off|external",
+        "who tidies up cold segments: a process of ours when there is work, nobody, or one you run",
+    )
     tls_cert: Path | None = _setting(
         None, Path, "FILE", "certificate chain (PEM); turns on HTTPS together with --tls-key"
     )
@@ -271,29 +286,59 @@ def environment_name(setting: dataclasses.Field[Any]) -> str:
 
 
 def build_config(
-    flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str] | None = None,
+    fallbacks: Mapping[str, str] | None = None,
 ) -> Config:
-    """`flags` maps field names to the text given, None where none was. Raises InvalidSetting."""
+    """`flags` maps field names to the text given, None where none was. Raises InvalidSetting.
+
+    `fallbacks` stand in for defaults: what a pipeline knows of its server's settings.
+    """
     if environment is None:
         environment = os.environ
     if flags.get("memory") and flags.get("data_dir"):
         raise InvalidSetting("--memory keeps nothing on disk; leave out --data-dir")
-    values: dict[str, Any] = {}
-    for setting in dataclasses.fields(Config):
-        given, source = flags.get(setting.name), flag_name(setting)
-        if given is None:
-            source = environment_name(setting)
-            given = environment.get(source)
-            if given == "" and setting.metadata["parse"] is Path:
-                given = None  # no file or folder has an empty name
-        if given is not None:
-            try:
-                values[setting.name] = setting.metadata["parse"](given)
-            except InvalidSetting as error:
-                raise InvalidSetting(f"{source}: {error}") from None
+    values = {
+        setting.name: value
+        for setting in dataclasses.fields(Config)
+        if (value := _value(setting, flags, environment, fallbacks or {})) is not None
+    }
     config = Config(**values)
     _check_together(config)
     return _with_aws_variables(config, environment)
+
+
+def log_settings(flags: Mapping[str, str | None]) -> tuple[str, str]:
+    """Format and level of the log alone, for commands that take few other settings."""
+    values: list[Any] = [
+        _value(setting, flags, os.environ, {}) or setting.default
+        for setting in dataclasses.fields(Config)
+        if setting.name in ("log_format", "log_level")
+    ]
+    return values[0], values[1]
+
+
+def _value(
+    setting: dataclasses.Field[Any],
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    fallbacks: Mapping[str, str],
+) -> Any:
+    """What somebody said, parsed; None when nobody did."""
+    given, source = flags.get(setting.name), flag_name(setting)
+    if given is None:
+        source = environment_name(setting)
+        given = environment.get(source)
+        if given == "" and setting.metadata["parse"] is Path:
+            given = None  # no file or folder has an empty name
+    if given is None:
+        source, given = f"{flag_name(setting)} of the server", fallbacks.get(setting.name)
+    if given is None:
+        return None
+    try:
+        return setting.metadata["parse"](given)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"{source}: {error}") from None
 
 
 def _with_aws_variables(config: Config, environment: Mapping[str, str]) -> Config:
@@ -348,3 +393,22 @@ def _check_cold(config: Config) -> None:
         raise InvalidSetting(
             "--cold-endpoint, --cold-region and the keys need --cold s3://bucket/prefix"
         )
+
+
+def java_home(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Where a Java is that somebody chose for us."""
+    if environment is None:
+        environment = os.environ
+    found = environment.get("JAVA_HOME")
+    return Path(found) if found else None
+
+
+def pipeline_environment(config: Config) -> dict[str, str]:
+    """For a pipeline beside this server: ours, and our settings of the cold tier and of the log."""
+    environment = dict(os.environ)
+    for setting in dataclasses.fields(Config):
+        if setting.name.startswith("cold_") or setting.name in ("log_format", "log_level"):
+            value = getattr(config, setting.name)
+            if value != setting.default:
+                environment[environment_name(setting)] = str(value)
+    return environment

@@ -253,10 +253,31 @@ class InvalidAck(StreamError):
     code = "INVALID_OFFSET"
 
 
+# Jobs of the data pipeline
+
+
+class JobNotFound(StreamError):
+    """There is no such job (any more): its lease ran out, or the server was restarted."""
+
+    code = "job_not_found"
+
+
+class JobConflict(StreamError):
+    """What the job was given is not so any more. Harmless: ask for another one."""
+
+    code = "job_conflict"
+
+
+class ResultRefused(StreamError):
+    """What the job made is not what the catalog says it must be."""
+
+    code = "result_refused"
+
+
 class DamagedSegment(StreamError):
     """An object of the cold tier does not hold what was written to it. None of it was served."""
 
-    code = "DAMAGED_SEGMENT"
+    code = "damaged_segment"
 
     def __init__(self, name: str, place: str, expected: str, found: str) -> None:
         super().__init__(
@@ -284,6 +305,17 @@ class DamagedData(StartupError):
         )
         self.file = file
         self.position = position
+
+
+class DamagedBackup(StartupError):
+    """A part of the catalog's backup in the cold store is not what was stored."""
+
+    def __init__(self, name: str, place: str, expected: str, found: str) -> None:
+        super().__init__(f"{name} is damaged: {place} should be {expected}, found {found}")
+        self.name = name
+        self.place = place
+        self.expected = expected
+        self.found = found
 
 
 # The object store. Outside its room these are all that is ever seen of its failures.

@@ -8,15 +8,41 @@ import pytest
 
 from tests.conformance.api import Api
 from tests.conformance.raw import RawConnection
-from tests.support.server import ServerProcess
+from tests.support.server import MOSTLY_COLD, ServerProcess
 
 # A wake-up that never comes ends as a 204 after five seconds instead of twenty.
 FLAGS = ("--long-poll-timeout", "5")
+# Few streams stay in memory between requests, and checkpoints come often enough to let them go.
+COLD_FLAGS = ("--resident-streams", "4", "--checkpoint-wal-bytes", "64KiB")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--everything-cold",
+        action="store_true",
+        help="the server with a log keeps nothing in memory (tests/cold/eager_server.py)",
+    )
+
+
+# Where it can matter that content lies in the cold store and streams rest in the catalog.
+COLD_MODULES = (
+    *("test_reads", "test_json_mode", "test_offsets", "test_caching", "test_long_poll", "test_sse"),
+    *("test_forks", "test_snapshots", "test_bootstrap", "test_bucketed_streams", "test_buckets"),
+    *("test_expiry", "test_delete", "test_closing", "test_producers", "test_append_batch"),
+    *("test_append_check_order", "test_creation", "test_listing", "test_subscriptions"),
+)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "api" in metafunc.fixturenames:
+        is_cold = metafunc.module.__name__.rpartition(".")[2] in COLD_MODULES
+        journals = ["memory", "wal", "cold"] if is_cold else ["memory", "wal"]
+        metafunc.parametrize("api", journals, indirect=True)
 
 
 @pytest.fixture(scope="session")
 def servers(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[Callable[[str], ServerProcess]]:
     """One server per journal, started when first asked for. It must not print a stack trace."""
     started = dict[str, ServerProcess]()
@@ -24,7 +50,10 @@ def servers(
     def server_for(journal: str) -> ServerProcess:
         if journal not in started:
             data_dir = None if journal == "memory" else tmp_path_factory.mktemp("data")
-            started[journal] = ServerProcess(data_dir, *FLAGS)
+            is_eager = journal != "memory" and pytestconfig.getoption("--everything-cold")
+            module = "tests.cold.eager_server" if is_eager else "millstream"
+            cold = MOSTLY_COLD if journal == "cold" else COLD_FLAGS if is_eager else ()
+            started[journal] = ServerProcess(data_dir, *FLAGS, *cold, module=module)
         return started[journal]
 
     yield server_for
@@ -34,7 +63,7 @@ def servers(
         assert "Traceback" not in server.finish_output(), server.output.decode()
 
 
-@pytest.fixture(params=["memory", "wal"])
+@pytest.fixture
 def api(request: pytest.FixtureRequest, servers: Callable[[str], ServerProcess]) -> Iterator[Api]:
     """For everything where storage or locking could make a difference: runs once per journal."""
     yield from speak_to(servers(request.param))

@@ -23,7 +23,7 @@ def disk_api(tmp_path: Path) -> Iterator[Api]:
 
 def blobs(api: Api) -> list[bytes]:
     assert api.server.data_dir is not None
-    folder = api.server.data_dir / "snapshots"
+    folder = api.server.data_dir / "cold" / "snapshots"
     found = list[bytes]()
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -102,7 +102,7 @@ def test_a_restart_clears_orphans_and_keeps_what_is_visible(tmp_path: Path, how:
     else:
         server.kill()
     for name in ("7-7-0000000000000000", "7-7-ffffffffffffffff.new", "stray"):
-        (data_dir / "snapshots" / name).write_bytes(b"orphan")
+        (data_dir / "cold" / "snapshots" / name).write_bytes(b"orphan")
     with running_server(data_dir) as second, contextlib.closing(Api(second)) as api:
         assert blobs(api) == [b"visible"]
         assert bootstrap(api, fork).snapshot.body == b"visible"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import shutil
 import sys
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 from tests.crash.rounds import RoundFailed, run_round
+from tests.crash.variants import VARIANTS
+from tests.support.seaweed import SeaweedFS
 
 
 def main() -> int:
@@ -19,23 +22,41 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="the first seed; alone, replays that one round")
     parser.add_argument("--generations", type=int, default=6, help="lives of the server per round")
     parser.add_argument("--folder", type=Path, help="keep data here (default: a temporary folder)")
+    parser.add_argument(
+        "--variant", choices=[*VARIANTS, "all"], default="all", help="see tests/crash/variants.py"
+    )
+    parser.add_argument("--s3", action="store_true", help="cold content goes to a SeaweedFS")
     arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        seaweed: SeaweedFS | None = None
+        if arguments.s3:
+            seaweed = stack.enter_context(contextlib.closing(SeaweedFS()))
+            seaweed.start()
+        return hunt(arguments, seaweed)
+
+
+def hunt(arguments: argparse.Namespace, seaweed: SeaweedFS | None) -> int:
     first = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**9)
     count = arguments.seeds or 1
-    failed = list[int]()
+    variants = list(VARIANTS) if arguments.variant == "all" else [arguments.variant]
+    failed = list[tuple[int, str]]()
     kills = acknowledged = 0
     began = time.monotonic()
     for number, seed in enumerate(range(first, first + count), 1):
-        print(f"seed {seed}: round {number} of {count}", flush=True)
+        variant = variants[seed % len(variants)]
+        flags = VARIANTS[variant]
+        if seaweed is not None:
+            flags += tuple(seaweed.flags(f"crash-{seed}-{number}"))
+        print(f"seed {seed} ({variant}): round {number} of {count}", flush=True)
         if arguments.folder is None:
             folder = Path(tempfile.mkdtemp(prefix=f"millstream-crash-{seed}-"))
         else:
             folder = arguments.folder / f"seed-{seed}"
             folder.mkdir(parents=True)
         try:
-            report = run_round(seed, folder, arguments.generations)
+            report = run_round(seed, folder, arguments.generations, flags=flags)
         except RoundFailed as failure:
-            failed.append(seed)
+            failed.append((seed, variant))
             print(f"seed {seed} FAILED: {failure}", flush=True)
             continue
         kills += report.kills
@@ -47,8 +68,9 @@ def main() -> int:
             f" {minutes:.1f} minutes",
             flush=True,
         )
-    for seed in failed:
-        again = f"--seed {seed} --generations {arguments.generations}"
+    for seed, variant in failed:
+        again = f'--seed {seed} --variant "{variant}" --generations {arguments.generations}'
+        again += " --s3" if arguments.s3 else ""
         print(f"replay with: python -m tests.crash {again}")
     print(f"{count - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0

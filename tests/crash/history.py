@@ -130,6 +130,7 @@ class History:
         self.briefs: list[Brief] = []
         self.violations: list[str] = []
         self.acknowledged = 0
+        self.waits = 0  # answers that asked to come back later
 
     def tick(self) -> int:
         return next(self.ticks)

@@ -115,12 +115,12 @@ class Generation:
     readers: tuple[int, ...]  # dice for each reader
 
 
-def plan_generations(seed: int, count: int) -> list[Generation]:
+def plan_generations(seed: int, count: int, flags: tuple[str, ...] = ()) -> list[Generation]:
     dice = random.Random(f"generations {seed}")
-    return [_plan_generation(dice, number) for number in range(count)]
+    return [_plan_generation(dice, number, flags) for number in range(count)]
 
 
-def _plan_generation(dice: random.Random, number: int) -> Generation:
+def _plan_generation(dice: random.Random, number: int, flags: tuple[str, ...]) -> Generation:
     segment_bytes = dice.choice([4_096, 16_384, 32_768, 65_536])
     checkpoint_bytes = dice.choice([60_000, 200_000, 200_000, 1_000_000])
     kills = [_draw_start_up_kill(dice) for _ in range(dice.choice([0, 1, 1, 2]))]
@@ -133,6 +133,7 @@ def _plan_generation(dice: random.Random, number: int) -> Generation:
             str(checkpoint_bytes),
             "--long-poll-timeout",
             "0.5",
+            *flags,
         ),
         start_up_kills=tuple(kills),
         active_seconds=dice.uniform(0.1, 0.9),

@@ -56,6 +56,7 @@ class RoundReport:
     acknowledged: int = 0
     shown: int = 0
     unanswered: int = 0
+    waits: int = 0  # for the cold store, because the hot budget was used up
 
 
 class RoundFailed(AssertionError):
@@ -67,16 +68,18 @@ def run_round(
     folder: Path,
     generations: int,
     *,
+    flags: tuple[str, ...] = (),
     tamper: Callable[[Path], None] = lambda _: None,
 ) -> RoundReport:
     """Runs every generation of a seed on one data folder; raises RoundFailed at the first wrong.
 
+    `flags` come after those of the plan, see variants.py.
     `tamper` may change the data folder after a kill: that is how this program is tested itself.
     """
     report = RoundReport(seed)
     history = History()
     data_dir = folder / "data"
-    plan = plan_generations(seed, generations)
+    plan = plan_generations(seed, generations, flags)
     for generation in plan:
         try:
             _run_generation(seed, generation, history, data_dir, report)
@@ -143,7 +146,7 @@ def _wait_for_changes(data_dir: Path, changes: int) -> None:
 
 def _list_files(data_dir: Path) -> list[tuple[str, int]]:
     found = list[tuple[str, int]]()
-    for name in ("wal", "checkpoints"):
+    for name in ("wal", "checkpoints", "catalog"):
         try:
             with os.scandir(data_dir / name) as entries:
                 found += sorted((entry.name, entry.stat().st_size) for entry in entries)
@@ -204,6 +207,6 @@ def _write_until_the_end(
         thread.join(JOIN_SECONDS)
         assert not thread.is_alive(), f"{thread.name} hangs"
     assert died is None, f"the server died by itself with {died}: {server.output[-2000:]!r}"
-    report.acknowledged = history.acknowledged
+    report.acknowledged, report.waits = history.acknowledged, history.waits
     report.shown += len(history.observations)
     report.unanswered += sum(request.answered == float("inf") for request in history.pending)

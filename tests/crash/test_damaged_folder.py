@@ -14,14 +14,20 @@ from pathlib import Path
 
 import pytest
 
+from millstream.config import Config
 from millstream.errors import DamagedData
 from millstream.formats.checkpoint import BLOCK_HEADER_BYTES
-from millstream.journal.checkpoints import checkpoint_name, load_checkpoint, store_checkpoint
+from millstream.journal.checkpoints import (
+    checkpoint_name,
+    encode_checkpoint,
+    load_checkpoint,
+    store_checkpoint,
+)
 from millstream.journal.disk import OsDisk
 from millstream.journal.recovery import recover_log
 from millstream.state.commands import decode_command
-from millstream.state.images import capture, encode_capture
 from millstream.state.machine import StateMachine
+from millstream.state.records import take_records
 from tests.crash.content import Kind
 from tests.crash.simulated_disk import SimulatedDisk
 from tests.crash.stories import State, Step, Story, check_state, leave_reference_store, tell
@@ -202,18 +208,21 @@ def holds_foreign_record_behind_tail(folder: Path, other: Header) -> bool:
 # --- checkpoints -----------------------------------------------------------------------------
 
 
-def encode_checkpoint(store: Store, lsn: int) -> list[bytes]:
+def encode_first_checkpoint(store: Store, lsn: int) -> list[bytes]:
     """The whole state after record `lsn`, made from the log as the server would."""
-    machine = StateMachine()
+    machine = StateMachine(Config().shards)
     for payload in store.payloads[:lsn]:
         machine.apply(decode_command(payload))
-    return list(encode_capture(capture(machine), store.store_id, lsn))
+    capture = machine.changes.begin_capture(lsn, take_records(machine))
+    capture.take_some(len(capture.pending))
+    changes, hot = capture.encode()
+    return list(encode_checkpoint(store.store_id, changes, hot))
 
 
 def put_checkpoint(store: Store, folder: Path, lsn: int) -> Path:
     path = folder / "checkpoints" / checkpoint_name(lsn)
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"".join(encode_checkpoint(store, lsn)))
+    path.write_bytes(b"".join(encode_first_checkpoint(store, lsn)))
     return path
 
 
@@ -302,13 +311,14 @@ def boot(store: Store, lsn: int, checkpoint: bytes) -> int:
     disk = SimulatedDisk()
     disk.put(CHECKPOINTS, {checkpoint_name(lsn): checkpoint})
     disk.put(WAL, {store.last_name: store.files[store.last_name]})
-    _, after = load_checkpoint(disk, CHECKPOINTS, store.store_id)
-    return recover_log(disk, WAL, store.store_id, after, lambda *_: None).next_lsn - 1
+    loaded = load_checkpoint(disk, CHECKPOINTS, store.store_id, 0)
+    assert loaded is not None
+    return recover_log(disk, WAL, store.store_id, loaded.lsn, lambda *_: None).next_lsn - 1
 
 
 def test_every_damage_to_a_checkpoint_that_is_needed_is_found(store: Store) -> None:
     lsn = store.last_records[2].lsn
-    blocks = encode_checkpoint(store, lsn)
+    blocks = encode_first_checkpoint(store, lsn)
     assert boot(store, lsn, b"".join(blocks)) == len(store.payloads)
     for damaged in damaged_contents(blocks, random.Random(5)):
         with pytest.raises(DamagedData):
@@ -319,7 +329,7 @@ def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
     lsn = store.last_records[2].lsn
     other = replace(store, store_id="f" * 32)
     with pytest.raises(DamagedData):
-        boot(store, lsn, b"".join(encode_checkpoint(other, lsn)))
+        boot(store, lsn, b"".join(encode_first_checkpoint(other, lsn)))
 
 
 def damaged_contents(blocks: list[bytes], dice: random.Random) -> Iterator[bytes]:
@@ -337,6 +347,6 @@ def damaged_contents(blocks: list[bytes], dice: random.Random) -> Iterator[bytes
 def test_a_stored_checkpoint_replaces_the_older_ones(store: Store, folder: Path) -> None:
     disk, checkpoints = OsDisk(), str(folder / "checkpoints")
     for lsn in (3, 9):
-        store_checkpoint(disk, checkpoints, lsn, encode_checkpoint(store, lsn))
+        store_checkpoint(disk, checkpoints, lsn, encode_first_checkpoint(store, lsn))
     assert disk.list(checkpoints) == [checkpoint_name(9)]
     check_serves(folder, store.story.state_after(len(store.payloads)), store.story)

@@ -150,7 +150,7 @@ def test_every_folder_on_the_way_to_the_log_is_durable_before_the_first_answer(
     folder = DataFolder(tmp_path / "new" / "data")
     try:
         disk = OsDisk()
-        load_checkpoint(disk, folder.checkpoints, folder.store_id)
+        load_checkpoint(disk, folder.checkpoints, folder.store_id, 0)
         recovered = recover_log(disk, folder.wal, folder.store_id, 0, lambda *_: None)
         writer = SegmentWriter(
             disk,

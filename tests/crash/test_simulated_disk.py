@@ -1,5 +1,8 @@
 """The log on a disk that loses power at every step: what was acknowledged is there, in order.
 
+Checkpoints take over from the log: a file first, then the catalog, part by part. Each record of the
+log is a row of the catalog here, so what a restart finds can be compared record by record.
+
 One test id is one block of seeds; MILLSTREAM_CRASH_SEED=n runs that single seed instead.
 """
 
@@ -9,21 +12,16 @@ import os
 import random
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 
 from millstream.errors import StorageFull
-from millstream.formats.checkpoint import (
-    END,
-    HEADER,
-    CheckpointEnd,
-    CheckpointHeader,
-    encode_block,
-)
-from millstream.journal.checkpoints import load_checkpoint, store_checkpoint
+from millstream.formats.changes import Changes, StreamRow
+from millstream.formats.images import HotContent
+from millstream.journal.checkpoints import encode_checkpoint, load_checkpoint, store_checkpoint
 from millstream.journal.recovery import Recovered, recover_log
 from millstream.journal.segments import SegmentWriter
 from tests.crash.simulated_disk import PowerLoss, SimulatedDisk
+from tests.support.memory_shelf import MemoryShelf
 
 WAL, CHECKPOINTS = "/data/wal", "/data/checkpoints"
 STORE = "0123456789abcdef0123456789abcdef"
@@ -32,11 +30,22 @@ BOOTS_MAX = 50
 SEED_BLOCKS, SEEDS_PER_BLOCK = 10, 150
 
 
+def changes_of(records: Sequence[bytes], after: int, lsn: int) -> Changes:
+    """What a checkpoint at `lsn` tells a catalog that has everything up to `after`."""
+    rows = [
+        StreamRow(number, b"%d" % number, None, True, 0, records[number - 1])
+        for number in range(after + 1, lsn + 1)
+    ]
+    return Changes(lsn, rows, records=[("last", b"%d" % lsn)])
+
+
+def hot_of(records: Sequence[bytes], lsn: int) -> list[HotContent]:
+    return [HotContent(lsn, [(records[lsn - 1], b"", 0)])]
+
+
 def checkpoint_blocks(lsn: int) -> list[bytes]:
-    """An empty state that says it covers everything up to `lsn`; the test knows what that was."""
-    header = msgspec.msgpack.encode(CheckpointHeader(1, STORE, lsn, 1))
-    end = msgspec.msgpack.encode(CheckpointEnd(0, 0))
-    return [encode_block(HEADER, header), encode_block(END, end)]
+    """For a catalog that takes no part in the test."""
+    return list(encode_checkpoint(STORE, Changes(lsn), []))
 
 
 class Machine:
@@ -45,6 +54,7 @@ class Machine:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.disk = SimulatedDisk()
+        self.shelf = MemoryShelf(self.dice.choice([1, 2, 3]))
         self.segment_bytes = self.dice.choice([256, 512, 1024, 4096])
         self.acknowledged: list[bytes] = []  # by lsn - 1
         self.in_flight: list[bytes] = []
@@ -105,9 +115,19 @@ class Machine:
         lsn = self.dice.randint(self.checkpoint_lsn, len(self.acknowledged))
         if lsn == 0 or self.disk.is_full:
             return
+        changes = changes_of(self.acknowledged, self.checkpoint_lsn, lsn)
+        blocks = encode_checkpoint(STORE, changes, hot_of(self.acknowledged, lsn))
+        store_checkpoint(self.disk, CHECKPOINTS, lsn, blocks)
+        self.merge(changes)
         self.checkpoint_lsn = lsn
-        store_checkpoint(self.disk, CHECKPOINTS, lsn, checkpoint_blocks(lsn))
         writer.retire(lsn)
+
+    def merge(self, changes: Changes) -> None:
+        """Each part is durable as a whole; the power may fail between any two."""
+        for parts in range(1, len(self.shelf.parts) + 1):
+            self.disk.step()
+            self.shelf.merge(changes, parts)
+        self.disk.step()
 
     def interrupt(self, writer: SegmentWriter) -> None:
         """The chores run on another thread: here they come between any two steps of the writer."""
@@ -133,6 +153,7 @@ class Machine:
                 after, replayed, recovered = self.recover()
                 if self.dice.random() < 0.3:
                     assert self.recover()[:2] == (after, replayed)
+                self.checkpoint_lsn = after
                 writer = SegmentWriter(
                     self.disk,
                     WAL,
@@ -152,11 +173,23 @@ class Machine:
 
     def recover(self) -> tuple[int, list[tuple[int, bytes]], Recovered]:
         replayed: list[tuple[int, bytes]] = []
-        _, after = load_checkpoint(self.disk, CHECKPOINTS, STORE)
+        after = self.recover_checkpoint()
         recovered = recover_log(
             self.disk, WAL, STORE, after, lambda lsn, payload: replayed.append((lsn, payload))
         )
         return after, replayed, recovered
+
+    def recover_checkpoint(self) -> int:
+        """As recover.py does it."""
+        checkpoint = load_checkpoint(self.disk, CHECKPOINTS, STORE, self.shelf.lsn)
+        if checkpoint is None:
+            assert self.shelf.lsn == 0, "the catalog is ahead of every checkpoint"
+            return 0
+        assert checkpoint.lsn >= self.shelf.lsn
+        if self.shelf.lsn < checkpoint.lsn:
+            self.merge(checkpoint.changes)
+        assert checkpoint.hot == hot_of(self.acknowledged, checkpoint.lsn)
+        return checkpoint.lsn
 
     def check(
         self, after: int, replayed: Sequence[tuple[int, bytes]], recovered: Recovered
@@ -169,6 +202,9 @@ class Machine:
             f"lost {len(self.acknowledged) - last} acknowledged records from {last + 1} on"
         )
         assert [payload for _, payload in replayed] == known[after:last]
+        rows = sorted(self.shelf.rows(), key=lambda row: row.stream_id)
+        assert [row.image for row in rows] == known[:after], "the catalog is not at its checkpoint"
+        assert after == 0 or dict(self.shelf.records()) == {"last": b"%d" % after}
         assert recovered.next_lsn == last + 1
         # From here on readers may see what was recovered, so it counts as acknowledged.
         self.acknowledged, self.in_flight = known[:last], []
@@ -199,12 +235,17 @@ def test_power_cuts_at_any_step_lose_nothing_acknowledged(block: int) -> None:
             ) from error
 
 
+def loaded_lsn(disk: SimulatedDisk) -> int:
+    checkpoint = load_checkpoint(disk, CHECKPOINTS, STORE, 0)
+    return 0 if checkpoint is None else checkpoint.lsn
+
+
 def open_writer(
     disk: SimulatedDisk, segment_bytes: int = 4096
 ) -> tuple[list[bytes], SegmentWriter]:
     """What recovery finds, and a writer that goes on behind it."""
     found = list[bytes]()
-    _, after = load_checkpoint(disk, CHECKPOINTS, STORE)
+    after = loaded_lsn(disk)
     recovered = recover_log(disk, WAL, STORE, after, lambda _, payload: found.append(payload))
     writer = SegmentWriter(
         disk,
@@ -255,6 +296,6 @@ def test_a_checkpoint_that_recovery_found_unsynced_survives_a_power_cut_afterwar
     disk.restart_process()
     assert open_writer(disk)[0] == []  # the checkpoint covers all
     disk.forget_unsynced()
-    _, after = load_checkpoint(disk, CHECKPOINTS, STORE)
+    after = loaded_lsn(disk)
     found, _ = open_writer(disk)
     assert after + len(found) == lsn, "acknowledged records are neither here nor there"

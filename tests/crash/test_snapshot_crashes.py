@@ -11,17 +11,22 @@ from pathlib import Path
 import pytest
 
 from tests.crash.snapshot_rounds import Round
+from tests.crash.variants import VARIANTS
 from tests.crash.wal_files import load_wal, parse_records, segment_names
 
 GENERATIONS = 5
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3], ids=lambda seed: f"seed-{seed}")
+@pytest.mark.parametrize(
+    ("seed", "variant"),
+    [(1, "as planned"), (2, "as planned"), (3, "flush"), (4, "flush and checkpoint")],
+    ids=lambda value: f"seed-{value}" if isinstance(value, int) else value,
+)
 def test_acknowledged_snapshots_and_buckets_survive_and_the_rest_is_whole_or_not_there(
-    seed: int, tmp_path: Path
+    seed: int, variant: str, tmp_path: Path
 ) -> None:
-    print(f"seed {seed}")
-    report = Round(seed, tmp_path).run(GENERATIONS)
+    print(f"seed {seed}, variant {variant}")
+    report = Round(seed, tmp_path, flags=VARIANTS[variant]).run(GENERATIONS)
     print(report)
     assert report.kills >= GENERATIONS
     assert report.snapshots >= 20
@@ -30,12 +35,12 @@ def test_acknowledged_snapshots_and_buckets_survive_and_the_rest_is_whole_or_not
 
 
 def lose_blobs(data_dir: Path) -> None:
-    for path in sorted((data_dir / "snapshots").iterdir()):
+    for path in sorted((data_dir / "cold" / "snapshots").iterdir()):
         path.unlink()
 
 
 def cut_blobs(data_dir: Path) -> None:
-    for path in (data_dir / "snapshots").iterdir():
+    for path in (data_dir / "cold" / "snapshots").iterdir():
         path.write_bytes(path.read_bytes()[:-1])
 
 

@@ -19,6 +19,8 @@ BASE = "/v1/stream/"
 BRIEF_SECONDS = 1
 KEPT_SECONDS = 3600
 KINDS = (Kind.BINARY, Kind.TEXT, Kind.JSON)
+WAIT_SECONDS = 0.005  # far less than Retry-After says: the server must not mind
+WAIT_SECONDS_MAX = 20.0
 LOST = (OSError, http.client.HTTPException)  # what a client sees when the server dies
 
 
@@ -26,12 +28,25 @@ class ServerGone(Exception):
     """The connection broke while a request was out."""
 
 
+def asks_to_wait(reply: Reply) -> bool:
+    """The hot budget is used up: nothing was done, and a client comes back."""
+    if reply.status != 503 or reply.json()["error"]["code"] != "hot_budget_used":
+        return False
+    assert "retry-after" in reply.headers, reply
+    return True
+
+
 def send_request(client: Client, history: History, request: Request) -> Reply:
     """Sends and records; raises ServerGone with the request's fate left unknown."""
     body = encode_body(request.payload) if len(request.payload) else None
     request.sent = history.tick()
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
     try:
         reply = client.call(request.method, BASE + request.stream, body, request.headers)
+        while asks_to_wait(reply) and time.monotonic() < deadline:
+            history.waits += 1
+            time.sleep(WAIT_SECONDS)
+            reply = client.call(request.method, BASE + request.stream, body, request.headers)
     except LOST as error:
         client.close()
         raise ServerGone(f"{request}: {error!r}") from error

@@ -36,9 +36,9 @@ PAGES_MAX = 12
 class Server:
     """A server that can be ended and brought back; the memory journal is never ended."""
 
-    def __init__(self, data_dir: Path | None) -> None:
+    def __init__(self, data_dir: Path | None, *flags: str) -> None:
         self.data_dir = data_dir
-        self.flags = () if data_dir is None else SMALL_LOG
+        self.flags = () if data_dir is None else (*SMALL_LOG, *flags)
         self.start()
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class Server:
         self.client = self.process.client()
 
     def restart(self, ending: str) -> None:
-        if self.data_dir is None:
+        if self.data_dir is None or ending == "goes on":
             return
         self.client.close()
         if ending == "SIGTERM":
@@ -305,8 +305,8 @@ def check(reply: Reply, expected: Answer) -> None:
 
 
 @contextlib.contextmanager
-def running(data_dir: Path | None) -> Iterator[Server]:
-    server = Server(data_dir)
+def running(data_dir: Path | None, *flags: str) -> Iterator[Server]:
+    server = Server(data_dir, *flags)
     try:
         yield server
     finally:

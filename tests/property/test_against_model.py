@@ -6,12 +6,10 @@ stays here as an `@example` with a line of story.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
-from tests.property.driver import Driver, Server, running
+from tests.property.driver import Driver, Server
 from tests.property.operations import Append, Body, Chapter, Story, stories
 
 # Hypothesis may shrink for five minutes before it prints what it found.
@@ -49,18 +47,6 @@ GAP_BEFORE_JSON = Story(
 )
 
 
-@pytest.fixture(scope="module")
-def memory_server() -> Iterator[Server]:
-    with running(None) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def wal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("data")) as server:
-        yield server
-
-
 @settings(COMMON, max_examples=300)
 @given(story=stories(1, 40, ("goes on",)))
 @example(story=GAP_BEFORE_JSON)
@@ -75,3 +61,27 @@ def test_the_durable_journal_agrees_with_the_model_across_restarts(
     wal_server: Server, story: Story
 ) -> None:
     Driver(wal_server).tell(story)
+
+
+@settings(COMMON, max_examples=12)
+@given(story=stories(3, 20, ("SIGTERM", "kill -9")))
+def test_a_server_with_nearly_everything_cold_agrees_with_the_model_across_restarts(
+    cold_server: Server, story: Story
+) -> None:
+    Driver(cold_server).tell(story)
+
+
+@settings(COMMON, max_examples=40)
+@given(story=stories(2, 40, ("goes on", "goes on", "goes on", "kill -9")))
+def test_a_server_with_nearly_everything_cold_agrees_with_the_model_as_it_goes(
+    cold_server: Server, story: Story
+) -> None:
+    Driver(cold_server).tell(story)
+
+
+@settings(COMMON, max_examples=10)
+@given(story=stories(2, 20, ("goes on", "SIGTERM", "kill -9")))
+def test_a_server_with_nearly_everything_on_s3_agrees_with_the_model(
+    s3_server: Server, story: Story
+) -> None:
+    Driver(s3_server).tell(story)

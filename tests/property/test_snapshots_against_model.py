@@ -12,12 +12,11 @@ import uuid
 from collections.abc import Iterator
 from functools import singledispatchmethod
 
-import pytest
 from hypothesis import given, settings
 
 from tests.conformance.api import Events
 from tests.conformance.multipart import bootstrap
-from tests.property.driver import Server, running
+from tests.property.driver import Server
 from tests.property.snapshot_model import (
     BINARY,
     JSON,
@@ -363,18 +362,6 @@ def messages_in(kind: str, body: bytes) -> list[bytes]:
     return [body]
 
 
-@pytest.fixture(scope="module")
-def memory_server() -> Iterator[Server]:
-    with running(None) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def wal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("data")) as server:
-        yield server
-
-
 @settings(COMMON, max_examples=120)
 @given(story=stories(2, 30, ("goes on",)))
 def test_the_memory_journal_agrees_with_the_model(memory_server: Server, story: Story) -> None:
@@ -387,3 +374,27 @@ def test_the_durable_journal_agrees_with_the_model_across_restarts(
     wal_server: Server, story: Story
 ) -> None:
     Driver(wal_server).tell(story)
+
+
+@settings(COMMON, max_examples=8)
+@given(story=stories(3, 20, ("SIGTERM", "kill -9")))
+def test_a_server_with_nearly_everything_cold_agrees_with_the_model_across_restarts(
+    cold_server: Server, story: Story
+) -> None:
+    Driver(cold_server).tell(story)
+
+
+@settings(COMMON, max_examples=15)
+@given(story=stories(2, 40, ("goes on", "goes on", "goes on", "kill -9")))
+def test_a_server_with_nearly_everything_cold_agrees_with_the_model_as_it_goes(
+    cold_server: Server, story: Story
+) -> None:
+    Driver(cold_server).tell(story)
+
+
+@settings(COMMON, max_examples=8)
+@given(story=stories(2, 20, ("goes on", "SIGTERM", "kill -9")))
+def test_a_server_with_nearly_everything_on_s3_agrees_with_the_model(
+    s3_server: Server, story: Story
+) -> None:
+    Driver(s3_server).tell(story)

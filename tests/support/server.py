@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.support.http import Client
 
 START_SECONDS_MAX = 30.0
+LISTENING = "0A"  # in /proc/net/tcp
 
 # Nearly everything is cold: each append is flushed, every few are checkpointed, streams leave
 # memory, and what is read is rarely still in the cache.
@@ -31,6 +32,24 @@ def free_port() -> int:
         return port
 
 
+def is_listening(pid: int, port: int) -> bool:
+    """Whether it is this process that listens there: a port that was free a moment ago may have
+    been taken by somebody else, who then answers in its place."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    sockets = {
+        f"socket:[{field[9]}]"
+        for field in fields
+        if field[3] == LISTENING and int(field[1].partition(":")[2], 16) == port
+    }
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path) in sockets:
+                    return True
+    return False
+
+
 class ServerProcess:
     """One running `millstream serve`. `data_dir=None` means the memory journal."""
 
@@ -40,11 +59,12 @@ class ServerProcess:
         *flags: str,
         port: int | None = None,
         wait: bool = True,
+        module: str = "millstream",
     ) -> None:
         self.port = port or free_port()
         self.data_dir = data_dir
         self.flags = flags
-        command = [sys.executable, "-m", "millstream", "serve"]
+        command = [sys.executable, "-m", module, "serve"]
         command += ["--listen", f"127.0.0.1:{self.port}"]
         command += ["--memory"] if data_dir is None else ["--data-dir", str(data_dir)]
         command += flags
@@ -71,7 +91,8 @@ class ServerProcess:
                 raise RuntimeError(f"server ended with {self.process.returncode}: {output}")
             try:
                 with contextlib.closing(self.client()) as client:
-                    if client.call("GET", "/readyz").status == 200:
+                    is_ready = client.call("GET", "/readyz").status == 200
+                    if is_ready and is_listening(self.process.pid, self.port):
                         return
             except OSError:
                 pass

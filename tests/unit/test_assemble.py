@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import structlog
 
-from millstream.assemble import Stop, Storage, open_storage
+from millstream.assemble import ColdTier, Stop, Storage, open_storage
 from millstream.clock import ManualClock
 from millstream.config import Config
-from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.errors import DamagedData, StartupError
-from millstream.journal.disk import OsDisk
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, Mark
+from millstream.state.machine import StateMachine
 from tests.unit.state.store import describe
 
 NOW_MS = ManualClock().now_ms()
@@ -29,8 +28,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def config_of(folder: Path) -> Config:
-    return Config(data_dir=folder, wal_segment_bytes=4096)
+def config_of(folder: Path, **fields: Any) -> Config:
+    return Config(data_dir=folder, wal_segment_bytes=4096, shards=1, **fields)
 
 
 def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[str, Any]:
@@ -38,37 +37,43 @@ def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[
 
     async def run() -> dict[str, Any]:
         storage = open_storage(config_of(folder), Stop())
-        assert storage.folder is not None
+        assert storage.disk is not None
         loop = asyncio.get_running_loop()
         engine = Engine(storage.machine, storage.journal, ManualClock(), storage.lsn)
-        engine.start(loop)
-        checkpointer = Checkpointer(
-            engine,
-            OsDisk(),
-            storage.folder.checkpoints,
-            storage.store_id,
-            1 if checkpoint else 10**9,
-            wal_bytes_recovered=0,
-        )
-        checkpointer.start(loop)
+        engine.start(loop, storage.disk.catalog)
+        config = config_of(folder, checkpoint_wal_bytes=1 if checkpoint else 10**9)
+        cold = ColdTier(config, engine, storage, storage.disk)
+        cold.start(loop)
         for command in commands:
             engine.submit_and_forget(command)
         done = asyncio.Event()
         engine.submit(Mark(NOW_MS), lambda context, outcome: done.set(), None)
         await done.wait()
-        await checkpointer.close()
+        await cold.close()
         await storage.journal.close()
-        storage.folder.close()
-        return describe(storage.machine)
+        return close(storage)
 
     return asyncio.run(run())
 
 
-def look(folder: Path) -> Storage:
+def close(storage: Storage) -> dict[str, Any]:
+    """Lets go of the folder; the state that was there."""
+    assert storage.disk is not None
+    wake_all(storage.machine)
+    state = describe(storage.machine)
+    storage.disk.catalog.close()
+    storage.disk.folder.close()
+    return state
+
+
+def wake_all(machine: StateMachine) -> None:
+    for key in list(machine.names.keys_from(b"")):
+        machine.find(key)
+
+
+def look(folder: Path) -> tuple[Storage, dict[str, Any]]:
     storage = open_storage(config_of(folder), Stop())
-    assert storage.folder is not None
-    storage.folder.close()
-    return storage
+    return storage, close(storage)
 
 
 def create(path: bytes) -> CreateStream:
@@ -81,17 +86,16 @@ def append(stream_id: int, data: bytes) -> Append:
 
 def test_a_restart_finds_the_state_it_left(tmp_path: Path) -> None:
     left = live(tmp_path, create(b"a"), append(1, b"x"), create(b"b"), DeleteStream(NOW_MS, 2))
-    found = look(tmp_path)
-    assert describe(found.machine) == left
-    assert found.lsn == 5
+    storage, found = look(tmp_path)
+    assert found == left
+    assert storage.lsn == 5
 
 
 def test_a_restart_goes_on_behind_a_checkpoint(tmp_path: Path) -> None:
     live(tmp_path, create(b"a"), append(1, b"before"), checkpoint=True)
     assert list((tmp_path / "checkpoints").iterdir())
     left = live(tmp_path, append(1, b"after"), append(1, b"later"))
-    found = look(tmp_path)
-    assert describe(found.machine) == left
+    assert look(tmp_path)[1] == left
     assert left["streams"][b"a"]["messages"] == [b"before", b"after", b"later"]
 
 
@@ -99,14 +103,14 @@ def test_many_restarts_with_checkpoints_lose_nothing(tmp_path: Path) -> None:
     live(tmp_path, create(b"a"))
     for number in range(6):
         live(tmp_path, append(1, b"%d" % number * 1500), checkpoint=number % 2 == 0)
-    found = describe(look(tmp_path).machine)
+    _, found = look(tmp_path)
     assert found["streams"][b"a"]["messages"] == [b"%d" % n * 1500 for n in range(6)]
     assert len(list((tmp_path / "wal").glob("*.wal"))) <= 4
 
 
 def test_what_ended_in_an_earlier_run_wakes_nobody_in_this_one(tmp_path: Path) -> None:
     live(tmp_path, create(b"a"), DeleteStream(NOW_MS, 1))
-    assert look(tmp_path).machine.ended == []
+    assert look(tmp_path)[0].machine.ended == []
 
 
 def test_a_damaged_log_is_refused_and_the_folder_let_go(tmp_path: Path) -> None:
@@ -125,14 +129,13 @@ def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
     storage = open_storage(config_of(tmp_path), Stop())
     with pytest.raises(StartupError, match="in use"):
         open_storage(config_of(tmp_path), Stop())
-    assert storage.folder is not None
-    storage.folder.close()
+    close(storage)
 
 
 def test_a_server_in_memory_touches_no_disk(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     storage = open_storage(Config(memory=True, data_dir=folder), Stop())
-    assert storage.folder is None
+    assert storage.disk is None
     assert not folder.exists()
 
 

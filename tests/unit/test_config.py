@@ -13,6 +13,8 @@ from millstream.config import (
     build_config,
     environment_name,
     flag_name,
+    java_home,
+    log_settings,
     parse_cold,
     parse_count,
     parse_endpoint,
@@ -337,3 +339,29 @@ def test_the_configuration_page_has_a_row_for_every_setting() -> None:
     page = docs.configuration_markdown()
     assert [name for name in map(flag_name, FIELDS) if f"`{name}" not in page] == []
     assert [name for name in map(environment_name, FIELDS) if f"`{name}`" not in page] == []
+
+
+def test_fallbacks_stand_in_for_defaults_only() -> None:
+    fallbacks = {"cold": "s3://bucket/x", "cold_region": "eu-1", "cold_endpoint": "http://h:1"}
+    environment = {"MILLSTREAM_COLD_REGION": "eu-2"}
+    config = build_config({"cold_endpoint": "http://h:2"}, environment, fallbacks)
+    assert (config.cold, config.cold_region) == ("s3://bucket/x", "eu-2")
+    assert config.cold_endpoint == "http://h:2"
+
+
+def test_a_bad_fallback_is_told_as_the_servers() -> None:
+    with pytest.raises(InvalidSetting, match="--cold of the server: 'nonsense'"):
+        build_config({}, {}, {"cold": "nonsense"})
+
+
+def test_the_log_settings_need_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_COLD_ACCESS_KEY_ID", "only half of a key")
+    monkeypatch.setenv("MILLSTREAM_LOG_LEVEL", "error")
+    assert log_settings({"log_format": "json"}) == ("json", "error")
+    assert log_settings({"log_level": "debug"}) == ("console", "debug")
+
+
+def test_java_home_is_a_folder_or_none() -> None:
+    assert java_home({"JAVA_HOME": "/opt/java"}) == Path("/opt/java")
+    assert java_home({"JAVA_HOME": ""}) is None
+    assert java_home({}) is None

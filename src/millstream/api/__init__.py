@@ -10,6 +10,7 @@ sse.py        readers that stay
 subscriptions.py  subscriptions below __ds/, and the streams they follow
 wakes.py      what workers do with a wake: callback, claim, ack, release
 control.py    what the two share
+jobs.py       jobs of the data pipeline: ask, tasks, results, commit
 operations.py /healthz, /readyz, /metrics
 errors.py     the one table from errors to status codes
 """

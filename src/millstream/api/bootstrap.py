@@ -18,9 +18,10 @@ import structlog
 from millstream.api.arguments import Query
 from millstream.api.errors import respond_error
 from millstream.api.reads import NO_STORE, Reads
+from millstream.api.snapshots import no_blob
 from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.windows import Windows
-from millstream.errors import InvalidRequest, SnapshotNotFound, StreamError
+from millstream.errors import InvalidRequest, StreamError
 from millstream.http.message import Request
 from millstream.http.streaming import BodyStream
 from millstream.limits import BOOTSTRAP_PIECE_BYTES, BOOTSTRAP_WINDOW_BYTES
@@ -56,7 +57,7 @@ class Bootstraps:
             elif stream.snapshot is not snapshot and not stream.deleted:
                 self._open_again(request, key, query)
             else:
-                respond_error(request, SnapshotNotFound("the snapshot is not there any more"))
+                respond_error(request, no_blob(data if isinstance(data, OSError) else None))
 
         self._blobs.run(lambda: self._blobs.store.load(snapshot.blob), loaded)
 

@@ -19,7 +19,9 @@ STREAM_ROOT = b"/v1/stream/"
 CONTROL_SEGMENT = b"__ds"  # reserved: the server's own routes, no streams
 CONTROL_ROOT = STREAM_ROOT + CONTROL_SEGMENT + b"/"
 CACHE_ENTRIES_MAX = 65_536
-RESERVED_BUCKETS = frozenset((b"healthz", b"readyz", b"metrics", b"console", b"__ursula", b"__ds"))
+RESERVED_BUCKETS = frozenset(
+    (b"healthz", b"readyz", b"metrics", b"console", b"__ursula", b"__ds", b"__millstream")
+)
 RESERVED_STREAM = b"streams"
 
 _BUCKET_ID = re.compile(rb"[a-z0-9_-]{4,64}")

@@ -13,12 +13,12 @@ from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.engine import Engine
 from millstream.errors import (
     BodyTooLarge,
+    ColdUnavailable,
     InvalidOffset,
     InvalidRequest,
     OffsetGone,
     SnapshotConflict,
     SnapshotNotFound,
-    StorageFull,
     StreamError,
 )
 from millstream.http.message import Request
@@ -93,6 +93,7 @@ class Snapshots:
         if isinstance(decided, StreamError) and not _is_current(stream, ordinal):
             raise decided
         name = f"{stream.stream_id}-{ordinal}-{secrets.token_hex(8)}"
+        self._blobs.hold(name)
 
         def store() -> str:
             digest = hashlib.sha256(b"%d " % len(content_type) + content_type)
@@ -102,8 +103,9 @@ class Snapshots:
 
         def stored(result: str | OSError) -> None:
             if isinstance(result, OSError):
-                full = StorageFull(f"the snapshot could not be stored: {result.strerror}")
-                respond_error(request, full)
+                self._blobs.release(name)
+                away = ColdUnavailable(f"the snapshot could not be stored: {result}")
+                respond_error(request, away)
                 return
             command.blob, command.digest = name, result
             self._engine.submit(command, self._published, (request, command))
@@ -112,6 +114,7 @@ class Snapshots:
 
     def _published(self, waiting: tuple[Request, PublishSnapshot], outcome: Outcome) -> None:
         request, command = waiting
+        self._blobs.release(command.blob)
         if isinstance(outcome, StreamError):
             respond_error(request, outcome)
             return
@@ -143,7 +146,7 @@ class Snapshots:
 
         def loaded(data: bytes | OSError | None) -> None:
             if not isinstance(data, bytes):
-                respond_error(request, SnapshotNotFound("the snapshot is superseded"))
+                respond_error(request, no_blob(data))
                 return
             request.respond(200, _snapshot_headers(stream, snapshot), data)
 
@@ -153,6 +156,13 @@ class Snapshots:
         stream = self._engine.find(key, self._clock.now_ms())
         _named_snapshot(stream, token)
         raise SnapshotConflict("the latest snapshot stays; /bootstrap needs it")
+
+
+def no_blob(found: OSError | None) -> StreamError:
+    """Why a snapshot that the stream has cannot be read."""
+    if found is None:
+        return SnapshotNotFound("the snapshot is superseded")
+    return ColdUnavailable(f"the snapshot cannot be read now: {found}")
 
 
 def _decode_snapshot_offset(token: bytes) -> Offset:

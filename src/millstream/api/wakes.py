@@ -128,7 +128,7 @@ class WakeRoutes:
     def _complete(
         self, request: Request, acks: list[Ack], first: int, then: Callable[[], None]
     ) -> None:
-        """Fills in the half that is not given of places that are not in memory.
+        """Fills in the half that is not given: what is published, the state cannot look into.
 
         An offset that names no place stays as it is: it is refused in its turn.
         """
@@ -169,7 +169,7 @@ class WakeRoutes:
         stream = self._engine.machine.find(key)
         if stream is None or stream.deleted or stream.is_trimmed(offset):
             return None
-        return None if stream.is_in_memory(offset) else stream
+        return stream
 
     def _acknowledged(
         self, waiting: tuple[Request, AckWake, TokenClaims], outcome: Outcome

@@ -12,10 +12,12 @@ import uvloop
 
 from millstream import __version__
 from millstream.assemble import serve
-from millstream.cli.docs import describe_default
+from millstream.cli.cold import add_cold_commands, run_gc, run_restore, run_verify
+from millstream.cli.flags import add_settings, settings_given
 from millstream.cli.memory import return_freed_memory
+from millstream.cli.pipeline import add_pipeline, run_pipeline
 from millstream.cli.without_pandas import refuse_pandas
-from millstream.config import Config, InvalidSetting, build_config, flag_name
+from millstream.config import Config, InvalidSetting, build_config
 from millstream.errors import StartupError
 from millstream.telemetry import configure_logs
 
@@ -38,6 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"millstream {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_serve(commands)
+    add_pipeline(commands)
+    add_cold_commands(commands)
     return parser
 
 
@@ -50,21 +54,11 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "MILLSTREAM_DATA_DIR, and so on. A flag wins over its variable.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for setting in dataclasses.fields(Config):
-        text, shape = setting.metadata["help"], setting.metadata["shape"]
-        if shape and setting.default is not None:
-            text += f" (default: {describe_default(setting).strip('`')})"
-        if shape:
-            command.add_argument(flag_name(setting), metavar=shape, help=text.replace("%", "%%"))
-        else:
-            command.add_argument(flag_name(setting), action="store_const", const="true", help=text)
+    add_settings(command, dataclasses.fields(Config))
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    flags = {
-        setting.name: getattr(arguments, setting.name) for setting in dataclasses.fields(Config)
-    }
-    config = build_config(flags)
+    config = build_config(settings_given(arguments))
     configure_logs(config.log_format, config.log_level)
     # Requests make no cycles; a full collection over millions of messages would pause everybody.
     gc.set_threshold(100_000, 50, 1000)
@@ -75,10 +69,19 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return uvloop.run(serve(config))
 
 
+_RUN = {
+    "serve": run_serve,
+    "pipeline": run_pipeline,
+    "restore": run_restore,
+    "verify": run_verify,
+    "gc": run_gc,
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
-        return run_serve(arguments)
+        return _RUN[arguments.command](arguments)
     except (InvalidSetting, StartupError) as error:
         print(f"millstream: {error}", file=sys.stderr)
         return EXIT_USAGE

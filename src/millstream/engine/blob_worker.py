@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import structlog
 
+from millstream.engine.holds import Holds
 from millstream.state.machine import StateMachine
-from millstream.tier.blobs import BlobStore
+from millstream.tier.blobs import SNAPSHOTS, BlobStore
 
 log = structlog.get_logger("millstream.blobs")
 
@@ -20,8 +21,9 @@ Result = TypeVar("Result")
 
 
 class BlobWorker:
-    def __init__(self, store: BlobStore, machine: StateMachine) -> None:
+    def __init__(self, store: BlobStore, machine: StateMachine, holds: Holds | None = None) -> None:
         self.store = store
+        self._holds = holds or Holds()
         self._machine = machine
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
 
@@ -42,8 +44,18 @@ class BlobWorker:
 
         self._loop.run_in_executor(self._pool, work).add_done_callback(finished)
 
+    def hold(self, name: str) -> None:
+        """The blob is on its way into the state: nobody refers to it yet, but will."""
+        self._holds.add(SNAPSHOTS + name)
+
+    def release(self, name: str) -> None:
+        self._holds.remove(SNAPSHOTS + name)
+
     def collect(self) -> None:
-        """Called after every batch: deletes what the batch made useless."""
+        """Called after every batch: deletes what the batch made useless.
+
+        For blobs in memory. In the cold store they have to wait, see engine/garbage.py.
+        """
         if self._machine.unused_blobs:
             names, self._machine.unused_blobs = self._machine.unused_blobs, []
             self.run(lambda: self._delete(names), _log_failure)

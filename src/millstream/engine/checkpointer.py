@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -19,7 +19,12 @@ from millstream.engine.off_loop import OffLoop
 from millstream.formats.changes import Changes
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import Disk
-from millstream.limits import CAPTURE_STREAMS, CHECKPOINT_FLUSH_BYTES, MIB
+from millstream.limits import (
+    CAPTURE_STREAMS,
+    CHECKPOINT_FLUSH_BYTES,
+    CHECKPOINT_SECONDS_MAX,
+    MIB,
+)
 from millstream.state.changes import Capture
 from millstream.state.records import take_records
 
@@ -27,6 +32,8 @@ log = structlog.get_logger("millstream.checkpoint")
 
 RETRY_SECONDS = 2.0
 CLOSING_WAL_BYTES = MIB  # a stop with less to replay needs no checkpoint
+
+Result = TypeVar("Result")
 
 
 class ChangesCatalog(Protocol):
@@ -64,8 +71,11 @@ class Checkpointer:
         self._dirty_streams = dirty_streams
         self._written_at_last = -wal_bytes_recovered
         self._thread = OffLoop("checkpoint", 1)
+        self._lsn_of_last = engine.applied_lsn
+        self._timer: asyncio.TimerHandle | None = None
         self._is_running = False
-        self._is_closing = False
+        self.is_closing = False
+        self._is_given_up = False  # what was captured is not stored; later ones would build on it
         self._ended: asyncio.Event = asyncio.Event()
         self._waiting: list[Callable[[], None]] = []
         self.after: list[Callable[[Capture], None]] = []  # called when one is on the shelf
@@ -75,13 +85,21 @@ class Checkpointer:
         self._loop = loop
         self._thread.start(loop)
         self._engine.after_batch.append(self.check)
+        self._timer = loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
+
+    def _on_time(self) -> None:
+        """However little changed: copies of the catalog and the garbage wait for it."""
+        self._timer = self._loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
+        changed = self._engine.applied_lsn != self._lsn_of_last
+        if changed and not self._is_running and not self.is_closing:
+            self._begin()
 
     def _wal_grown(self) -> int:
         return self._engine.journal.stats.bytes_written - self._written_at_last
 
     def check(self) -> None:
         """Called after every batch; starts a checkpoint when one is due."""
-        if self._is_running or self._is_closing:
+        if self._is_running or self.is_closing:
             return
         if self._wal_grown() >= self._wal_bytes or self._changes.dirty_count >= self._dirty_streams:
             self._begin()
@@ -93,6 +111,24 @@ class Checkpointer:
         else:
             self._waiting.append(done)
             self._begin()
+
+    def run_in_thread(
+        self, work: Callable[[], Result], done: Callable[[Result | Exception], None]
+    ) -> None:
+        """For work on the catalog that no merge may run beside."""
+        self._thread.run(work, done)
+
+    def has_news(self) -> bool:
+        """Whether a checkpoint now would tell the catalog anything."""
+        machine, changes = self._engine.machine, self._changes
+        return bool(
+            changes.dirty_count
+            or changes.segments
+            or changes.replacements
+            or changes.blobs
+            or machine.names.changed_buckets
+            or machine.subscriptions.changed
+        )
 
     def _begin(self) -> None:
         self._is_running = True
@@ -131,12 +167,14 @@ class Checkpointer:
     def _stored(self, capture: Capture, result: int | Exception) -> None:
         if isinstance(result, Exception):
             log.warning("checkpoint failed; the log is kept", error=str(result))
-            if self._is_closing:
+            if self.is_closing:
+                self._is_given_up = True
                 self._end()
             else:
                 self._loop.call_later(RETRY_SECONDS, self._store, capture)
             return
         self._changes.settle(capture)
+        self._lsn_of_last = capture.lsn
         self._engine.journal.retire(capture.lsn)
         self.count += 1
         log.info(
@@ -156,18 +194,26 @@ class Checkpointer:
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()
+        self.check()
 
-    async def close(self) -> None:
-        """The last checkpoint, unless there is next to nothing to replay."""
+    async def finish(self, *, is_wanted: bool = False) -> None:
+        """The last checkpoint, unless there is next to nothing to replay and nobody wants it."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self.check in self._engine.after_batch:
             self._engine.after_batch.remove(self.check)
+        self.is_closing = True  # what fails from now on is not tried again
         if self._is_running:
             await self._ended.wait()
-        self._is_closing = True
-        if self._wal_grown() >= CLOSING_WAL_BYTES:
+        is_due = self._wal_grown() >= CLOSING_WAL_BYTES or (is_wanted and self.has_news())
+        if is_due and not self._is_given_up:
             self._is_running = True
             self._ended.clear()
             self._capture()
             await self._ended.wait()
+
+    async def close(self) -> None:
+        if not self.is_closing:
+            await self.finish()
         await self._thread.wait_idle()
         self._thread.close()

@@ -17,12 +17,14 @@ import structlog
 
 from millstream.engine.engine import Engine
 from millstream.engine.flush_planning import FlushLimits, ShardHeat, plan_flushes
+from millstream.engine.holds import Holds
 from millstream.engine.off_loop import OffLoop
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
     FLUSH_GATHER_STREAMS,
     FLUSH_THREADS,
+    HELD_RUN_OVERHEAD,
     SEGMENT_FLUSH_BYTES_MAX,
     SEGMENT_STREAMS_MAX,
 )
@@ -62,13 +64,20 @@ def segment_name(shard: int, now_ms: int) -> str:
 
 class Flusher:
     def __init__(
-        self, engine: Engine, store: SegmentStore, store_id: str, limits: FlushLimits
+        self,
+        engine: Engine,
+        store: SegmentStore,
+        store_id: str,
+        limits: FlushLimits,
+        holds: Holds | None = None,
     ) -> None:
+        """`holds` knows the segments that are on their way into the state."""
         self._engine = engine
         self._changes = engine.machine.changes
         self._store = store
         self._store_id = store_id
         self._limits = limits
+        self._holds = holds or Holds()
         self._threads = OffLoop("flush", FLUSH_THREADS)
         self._flushing: set[int] = set()
         self._since_ms = [0] * engine.machine.shards  # 0: the shard holds nothing unpublished
@@ -86,6 +95,9 @@ class Flusher:
         self._loop = loop
         self._threads.start(loop)
         self._engine.after_batch.append(self.check)
+        for stream in self._engine.machine.by_id.values():  # what the replayed log published
+            log = stream.log
+            self._hold(stream.stream_id, log.cold_ordinal, log.cold_byte, log.held_byte)
         self._look_at_ages()
 
     @property
@@ -153,9 +165,10 @@ class Flusher:
         if shard is None or self._is_closing or self._loop.time() < self._paused_until:
             done()
         else:
+            # Waits first: with nothing left in the shard, its flush is over at once.
+            self._waiting.append((shard, lambda error: self._flush_each(shards, done)))
             if shard not in self._flushing:
                 self._flush_shard(shard)
-            self._waiting.append((shard, lambda error: self._flush_each(shards, done)))
 
     # How
 
@@ -200,23 +213,25 @@ class Flusher:
 
     def _upload(self, shard: int, contents: list[Content]) -> None:
         contents = [content for content in contents if content.blocks]
-        if not contents:
-            self._finished(shard, None)
+        if not contents or self._is_closing:
+            self._finished(shard, OSError("the server stops") if contents else None)
             return
         created_ms = self._engine.clock.now_ms()
+        name = segment_name(shard, created_ms)
+        self._holds.add(name)
 
         def work() -> Flushed:
             encoded = encode_segment(contents, store_id=self._store_id, shard=shard)
-            name = segment_name(shard, created_ms)
             self._store.put(name, encoded.data)
             size, rows = len(encoded.data), encoded.rows
             segment = Segment(name, shard, size, encoded.footer_bytes, rows, created_ms)
             return Flushed(segment, encoded.runs)
 
-        self._threads.run(work, lambda result: self._uploaded(shard, result))
+        self._threads.run(work, lambda result: self._uploaded(shard, name, result))
 
-    def _uploaded(self, shard: int, result: Flushed | Exception) -> None:
+    def _uploaded(self, shard: int, name: str, result: Flushed | Exception) -> None:
         if isinstance(result, Exception):
+            self._holds.remove(name)
             self._failed(shard, result)
             return
         if self._failures:
@@ -241,12 +256,12 @@ class Flusher:
 
     def _publish(self, shard: int, segment: Segment, runs: list[Run]) -> None:
         def published(_: object, outcome: Outcome) -> None:
+            self._holds.remove(segment.name)
             if isinstance(outcome, Exception):
                 self._finished(shard, outcome)
                 return
             for run in runs:
-                self._held.append(_Held(run.stream_id, run.end_ordinal, run.end_byte, run.size))
-                self._held_bytes += run.size
+                self._hold(run.stream_id, run.end_ordinal, run.end_byte, run.first_byte)
             self._finished(shard, None)
 
         command = PublishRuns(self._engine.clock.now_ms(), segment, runs)
@@ -262,6 +277,12 @@ class Flusher:
             self.check()
 
     # What is published and still in memory
+
+    def _hold(self, stream_id: int, ordinal: int, byte: int, from_byte: int) -> None:
+        if byte > from_byte:
+            memory_bytes = byte - from_byte + HELD_RUN_OVERHEAD
+            self._held.append(_Held(stream_id, ordinal, byte, memory_bytes))
+            self._held_bytes += memory_bytes
 
     def _drop_held(self, allowed_bytes: int) -> None:
         by_id, held = self._engine.machine.by_id, self._held

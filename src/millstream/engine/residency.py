@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from millstream.engine.engine import Engine
 from millstream.limits import EVICTIONS_AT_ONCE
@@ -10,43 +12,57 @@ from millstream.state.changes import Capture
 from millstream.state.commands import TouchStream
 from millstream.state.stream import Stream
 
+CANDIDATES_ABSENT_MAX = 1000  # that are gone for good: then they are forgotten
+
 
 class Residency:
     def __init__(self, engine: Engine, streams_max: int) -> None:
         self._engine = engine
         self._machine = engine.machine
         self._streams_max = streams_max
-        # Each once, in the order they came to rest or came back.
+        # In the order they came to rest or came back; each of them once.
         self._candidates: OrderedDict[int, None] = OrderedDict()
+        self._is_check_due = False
 
-    def start(self) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
         told_before = self._machine.residents.welcome
 
         def welcome(stream: Stream) -> None:
             told_before(stream)
-            self._add(stream.stream_id)
+            self._add([stream.stream_id])
             self._engine.lifetimes.follow(stream)
+            if len(self._machine.by_id) > self._streams_max and not self._is_check_due:
+                self._is_check_due = True
+                loop.call_soon(self.check)  # not now: whoever asked is about to use it
 
         self._machine.residents.welcome = welcome
-        self._candidates.update(dict.fromkeys(self._machine.by_id))
+        self._add(self._machine.by_id)
         self._engine.after_batch.append(self.check)
 
     def shelved(self, capture: Capture) -> None:
         """A checkpoint is on the shelf: its streams may go."""
-        for captured in capture.streams:
-            self._add(captured.image.stream_id)
+        self._add(captured.image.stream_id for captured in capture.streams)
         self.check()
 
-    def _add(self, stream_id: int) -> None:
-        self._candidates[stream_id] = None
-        self._candidates.move_to_end(stream_id)
+    @property
+    def candidates(self) -> int:
+        return len(self._candidates)
+
+    def _add(self, stream_ids: Iterable[int]) -> None:
+        """To the end, wherever they stood before."""
+        candidates, by_id = self._candidates, self._machine.by_id
+        for stream_id in stream_ids:
+            candidates[stream_id] = None
+            candidates.move_to_end(stream_id)
+        if len(candidates) > 2 * len(by_id) + CANDIDATES_ABSENT_MAX:
+            self._candidates = OrderedDict.fromkeys(i for i in candidates if i in by_id)
 
     def check(self) -> None:
-        """Called after every batch, and after every look-up that brought a stream back."""
+        """Called after every batch, and when look-ups have brought too many streams back."""
+        self._is_check_due = False
         if len(self._machine.by_id) > self._streams_max:
             for _ in range(min(EVICTIONS_AT_ONCE, len(self._candidates))):
-                stream_id, _ = self._candidates.popitem(last=False)
-                self._consider(stream_id)
+                self._consider(self._candidates.popitem(last=False)[0])
                 if len(self._machine.by_id) <= self._streams_max:
                     return
 
@@ -55,7 +71,7 @@ class Residency:
         if stream is None or not self._machine.changes.is_shelved(stream):
             return  # the checkpoint that shelves it names it again
         if stream_id in self._engine.watchers:
-            self._add(stream_id)
+            self._add([stream_id])
             return
         if stream.ttl_ms is not None and stream.accessed_ms > stream.touched_ms:
             touch = TouchStream(stream.accessed_ms, stream_id)  # only memory knows of the renewal

@@ -46,6 +46,7 @@ class BucketImage(msgspec.Struct, array_like=True):
     name: bytes
     created_ms: int
     streams: int = 0
+    retention: tuple[int | None, int | None] = (None, None)  # age in ms, bytes
 
 
 class KeysImage(msgspec.Struct, array_like=True):

@@ -8,19 +8,34 @@ rest cost no memory and a page of a listing costs what the page holds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sortedcontainers import SortedList
 
 from millstream.state.residents import EMPTY_SHELF, Shelf
 
 
-class Bucket:
-    __slots__ = ("created_ms", "name", "streams")
+class Retention(NamedTuple):
+    """What a bucket's streams keep at least; None: all of it."""
 
-    def __init__(self, name: bytes, created_ms: int, streams: int = 0) -> None:
+    age_ms: int | None = None
+    bytes_max: int | None = None
+
+
+class Bucket:
+    __slots__ = ("created_ms", "name", "retention", "streams")
+
+    def __init__(
+        self,
+        name: bytes,
+        created_ms: int,
+        streams: int = 0,
+        retention: Retention = Retention(),  # noqa: B008 - a tuple
+    ) -> None:
         self.name = name
         self.created_ms = created_ms
         self.streams = streams  # live ones
+        self.retention = retention
 
 
 def split_key(key: bytes) -> tuple[bytes, bytes]:
@@ -39,10 +54,14 @@ class Namespace:
     def __len__(self) -> int:
         return sum(bucket.streams for bucket in self.buckets.values())
 
-    def add_bucket(self, name: bytes, now_ms: int, streams: int = 0) -> Bucket:
-        bucket = self.buckets[name] = Bucket(name, now_ms, streams)
-        self.changed_buckets.add(name)
+    def add_bucket(self, name: bytes, now_ms: int) -> Bucket:
+        bucket = Bucket(name, now_ms)
+        self.put_bucket(bucket)
         return bucket
+
+    def put_bucket(self, bucket: Bucket) -> None:
+        self.buckets[bucket.name] = bucket
+        self.changed_buckets.add(bucket.name)
 
     def remove_bucket(self, name: bytes) -> None:
         del self.buckets[name]

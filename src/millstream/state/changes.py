@@ -114,6 +114,7 @@ class OpenChanges:
         self.blobs: set[str] = set()  # whose number of uses changed
         self._removed_before: set[int] = set()  # told by a checkpoint that is on its way
         self._capture: Capture | None = None
+        self._unsettled: Capture | None = None  # not on the shelf yet
 
     def touch(self, stream: Stream) -> None:
         """Called before anything about the stream changes."""
@@ -130,7 +131,10 @@ class OpenChanges:
         for stream in self.dirty[shard]:
             found[stream.stream_id] = stream
         if self._capture is not None:
-            found |= {i: s for i, s in self._capture.pending.items() if i % self._shards == shard}
+            taken = (stream for stream, _ in self._capture.hot)
+            for stream in (*self._capture.pending.values(), *taken):
+                if stream.stream_id % self._shards == shard:
+                    found[stream.stream_id] = stream
         return [
             stream
             for stream_id, stream in sorted(found.items())
@@ -141,7 +145,7 @@ class OpenChanges:
         """Everything up to here; `records` is what belongs to no stream."""
         assert self._capture is None
         by_id = self._residents.by_id
-        capture = self._capture = Capture(lsn, self.epoch)
+        capture = self._capture = self._unsettled = Capture(lsn, self.epoch)
         capture.pending = {
             stream.stream_id: stream
             for streams in (*self.dirty, *(hot.values() for hot in self._still_hot))
@@ -171,6 +175,7 @@ class OpenChanges:
 
     def settle(self, capture: Capture) -> None:
         """The shelf has it all now."""
+        self._unsettled = None
         self.shelved_epoch = capture.epoch
         self._removed_before.difference_update(capture.removed)
         self._residents.settle(capture.removed)
@@ -179,6 +184,18 @@ class OpenChanges:
             log, shelved = captured.stream.log, len(captured.runs)
             if shelved and log.runs is not None:
                 log.runs = log.runs[shelved:] or None
+
+    def segment_names(self) -> set[str]:
+        """Segments that the shelf will hear of."""
+        parts: list[OpenChanges | Capture] = [self]
+        if self._unsettled is not None:
+            parts.append(self._unsettled)
+        return {
+            segment.name
+            for part in parts
+            for segments in (part.segments, *(r.segments for r in part.replacements))
+            for segment in segments
+        }
 
     def adopt_hot(self, stream: Stream) -> None:
         """At recovery: its content came out of the checkpoint."""

@@ -119,6 +119,14 @@ class TrimStream(Command, tag=12):
     byte: int
 
 
+class SetRetention(Command, tag=13):
+    """How long and how much a bucket's streams keep; None: all of it."""
+
+    bucket: bytes
+    age_ms: int | None = None
+    bytes_max: int | None = None
+
+
 # Subscriptions: tags 20 to 35. Streams are named by key.
 
 
@@ -229,6 +237,7 @@ AnyCommand = (
     | PublishRuns
     | ReplaceSegments
     | TrimStream
+    | SetRetention
     | InstallKeys
     | CreateSubscription
     | DeleteSubscription

@@ -44,7 +44,7 @@ def decide_publish(stream: Stream, command: PublishSnapshot) -> Outcome | None:
         if current.digest == command.digest:
             return Done.EXISTED
         return SnapshotConflict("another snapshot is published at this offset already")
-    if not command.is_boundary and stream.resolve(offset) is None:
+    if not command.is_boundary and stream.resolve_unpublished(offset) is None:
         return InvalidOffset("the snapshot's offset is not the end of a message")
     return None
 
@@ -173,7 +173,7 @@ def fork_places(
     if place is not None and place[0] == source.stream_id:
         _, ordinal, byte, cut_ordinal, cut_byte = place
         return (ordinal, byte), (cut_ordinal, cut_byte)
-    anchor = source.resolve(offset)
+    anchor = source.resolve_unpublished(offset)
     if anchor is None:
         return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")
     cut = cut_past(source.log, anchor, command.fork_sub_offset, source.is_json)

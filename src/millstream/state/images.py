@@ -13,6 +13,7 @@ from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
 
 encode_image = msgspec.msgpack.Encoder().encode
 _image_decoder = msgspec.msgpack.Decoder(StreamImage)
+decode_image = _image_decoder.decode
 
 
 def image_of(stream: Stream) -> StreamImage:

@@ -20,7 +20,7 @@ from millstream.errors import (
 from millstream.formats.changes import Replacement
 from millstream.formats.wal import crc32c
 from millstream.protocol import content_types
-from millstream.state.buckets import Namespace, split_key
+from millstream.state.buckets import Namespace, Retention, split_key
 from millstream.state.changes import OpenChanges
 from millstream.state.commands import (
     AnyCommand,
@@ -34,6 +34,7 @@ from millstream.state.commands import (
     PublishRuns,
     PublishSnapshot,
     ReplaceSegments,
+    SetRetention,
     TouchStream,
     TrimStream,
 )
@@ -65,7 +66,7 @@ class StateMachine:
         self.by_id = self.residents.by_id
         self.births = 0  # streams ever created
         self.names = Namespace(shelf)
-        self.shared_blobs: dict[str, int] = {}  # blob -> snapshots that are it beside the first
+        self.shared_blobs: dict[str, int] = {}  # blobs that forks share -> snapshots that are it
         self.ended: list[int] = []  # streams that ended since the engine last looked
         self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
         self.changes = OpenChanges(self.residents, self.names, shards)
@@ -86,6 +87,7 @@ class StateMachine:
             PublishRuns: self._apply_publish_runs,
             ReplaceSegments: self._apply_replace_segments,
             TrimStream: self._apply_trim,
+            SetRetention: self._apply_retention,
         }
 
     def apply(self, command: AnyCommand) -> Outcome:
@@ -125,7 +127,7 @@ class StateMachine:
             source.forks += 1
             if source.snapshot is not None:
                 stream.snapshot = source.snapshot
-                self._share_blob(source.snapshot.blob, 1)
+                self._share_blob(source.snapshot.blob)
             if not command.lifetime_given:
                 stream.set_lifetime(source.ttl_ms, source.expires_at_ms)
         if expired is not None:
@@ -190,6 +192,14 @@ class StateMachine:
         self.names.remove_bucket(command.name)
         return Done.DELETED
 
+    def _apply_retention(self, command: SetRetention) -> Outcome:
+        bucket = self.names.buckets.get(command.bucket)
+        if bucket is None:
+            return bucket_not_found()
+        bucket.retention = Retention(command.age_ms, command.bytes_max)
+        self.names.changed_buckets.add(command.bucket)
+        return Done.ACCEPTED
+
     # Snapshots
 
     def _apply_publish(self, command: PublishSnapshot) -> Outcome:
@@ -223,18 +233,26 @@ class StateMachine:
     def _set_snapshot(self, stream: Stream, snapshot: Snapshot | None) -> None:
         """A fork shares its source's; the blob goes with the last that is it."""
         previous, stream.snapshot = stream.snapshot, snapshot
-        if previous is None:
-            return
-        if previous.blob in self.shared_blobs:
-            self._share_blob(previous.blob, -1)
-        else:
-            self.unused_blobs.append(previous.blob)
+        if previous is not None:
+            self._release_blob(previous.blob)
 
-    def _share_blob(self, blob: str, more: int) -> None:
-        uses = self.shared_blobs.pop(blob, 0) + more
+    def _share_blob(self, blob: str) -> None:
+        self.shared_blobs[blob] = self.shared_blobs.get(blob, 1) + 1
+        self.changes.blobs.add(blob)
+
+    def _release_blob(self, blob: str) -> None:
+        """Once shared, it is counted to the end: its name only tells of the first that was it."""
+        if blob in self.shared_blobs:
+            self.changes.blobs.add(blob)
+        uses = self.shared_blobs.pop(blob, 1) - 1
         if uses:
             self.shared_blobs[blob] = uses
-        self.changes.blobs.add(blob)
+        else:
+            self.unused_blobs.append(blob)
+
+    def has_blob(self, stream_id: int, blob: str) -> bool:
+        """Whether the blob that this stream published is anybody's snapshot. Loads no stream."""
+        return blob in self.shared_blobs or self.residents.blob_of(stream_id) == blob
 
     # Cold content
 
@@ -272,6 +290,8 @@ class StateMachine:
     def _apply_trim(self, command: TrimStream) -> Outcome:
         stream = self.find_by_id(command.stream_id)
         if stream is None or stream.deleted or command.ordinal <= stream.log.first_ordinal:
+            return Done.NOTHING
+        if stream.snapshot is not None:  # whoever starts from it needs all that follows
             return Done.NOTHING
         if command.ordinal > stream.log.tail_ordinal or command.byte > stream.log.tail_byte:
             return Done.NOTHING

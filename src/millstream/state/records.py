@@ -3,7 +3,7 @@
     births                  streams ever created, a decimal number
     keys                    the secrets behind signatures and tokens
     bucket/{name}           one bucket
-    blob/{name}             how many snapshots beside the first are this blob
+    blob/{name}             how many snapshots are this blob, once a fork has shared it
     subscription/{id}       one subscription
 
 Streams are stored elsewhere and need none of this to be found.
@@ -16,6 +16,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millstream.formats.images import BucketImage
+from millstream.state.buckets import Bucket, Retention
 from millstream.state.changes import Record
 from millstream.state.machine import StateMachine
 from millstream.state.subscription_images import (
@@ -41,7 +42,9 @@ def take_records(machine: StateMachine) -> list[Record]:
         bucket = machine.names.buckets.get(name)
         image = None
         if bucket is not None:
-            image = _encode(BucketImage(bucket.name, bucket.created_ms, bucket.streams))
+            image = _encode(
+                BucketImage(bucket.name, bucket.created_ms, bucket.streams, bucket.retention)
+            )
         records.append((BUCKET + name.decode("latin-1"), image))
     for blob in machine.changes.blobs:
         uses = machine.shared_blobs.get(blob)
@@ -65,7 +68,9 @@ def restore_records(machine: StateMachine, records: Iterable[tuple[str, bytes]])
             machine.subscriptions.keys = decode_keys(value)
         elif key.startswith(BUCKET):
             image = _bucket_decoder.decode(value)
-            machine.names.add_bucket(image.name, image.created_ms, image.streams)
+            retention = Retention(*image.retention)
+            bucket = Bucket(image.name, image.created_ms, image.streams, retention)
+            machine.names.put_bucket(bucket)
         elif key.startswith(BLOB):
             machine.shared_blobs[key.removeprefix(BLOB)] = int(value)
         elif key.startswith(SUBSCRIPTION):

@@ -11,7 +11,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from millstream.errors import MissingContent
-from millstream.state.images import forget_tail, restore_stream
+from millstream.state.images import decode_image, forget_tail, restore_stream
 from millstream.state.stream import Stream
 
 
@@ -80,14 +80,23 @@ class Residents:
         stream, _ = restore_stream(image)
         return None if stream.stream_id in self.removed else stream
 
+    def blob_of(self, stream_id: int) -> str | None:
+        """The blob of the stream's snapshot. A stream that rests stays where it is."""
+        stream = self.by_id.get(stream_id)
+        if stream is not None:
+            return None if stream.snapshot is None else stream.snapshot.blob
+        image = None if stream_id in self.removed else self._shelf.find_by_id(stream_id)
+        snapshot = None if image is None else decode_image(image).snapshot
+        return None if snapshot is None else snapshot[2]
+
     def _restore(self, image: bytes) -> Stream | None:
         stream, missing_bytes = restore_stream(image)
+        if stream.stream_id in self.removed or stream.stream_id in self.by_id:
+            return None  # its name was given up, to somebody else perhaps
         if missing_bytes:
             if not self._is_tail_lost:
                 raise MissingContent(stream.path, missing_bytes)
             forget_tail(stream)
-        if stream.stream_id in self.removed or stream.stream_id in self.by_id:
-            return None  # its name was given up, to somebody else perhaps
         stream = self._leaving.pop(stream.stream_id, stream)
         self.add(stream)
         self.welcome(stream)

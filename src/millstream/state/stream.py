@@ -131,6 +131,15 @@ class Stream:
         """The (ordinal, byte) an offset names, or None when it is no boundary that is in memory."""
         return resolve_in(self.log, offset)
 
+    def resolve_unpublished(self, offset: Offset) -> tuple[int, int] | None:
+        """The (ordinal, byte) an offset names among what is in no run yet.
+
+        What is published may have left memory, here or where the journal is replayed: a command
+        that depends on a boundary in it has to bring it along.
+        """
+        place = resolve_in(self.log, offset)
+        return None if place is None or place[0] < self.log.cold_ordinal else place
+
     def is_in_memory(self, offset: Offset) -> bool:
         """Whether memory alone tells if the offset is a boundary, and holds what follows."""
         ordinal, byte = offset

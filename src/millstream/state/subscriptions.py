@@ -236,6 +236,7 @@ class Subscriptions:
             if key != subscription.config.wake_stream:
                 first = stream.log.first_ordinal, stream.log.first_byte
                 self._link(subscription, key, first).is_glob = True
+                self._changed(subscription)
         stream.subscribers = self._followers.get(key)
         for subscription_id in stream.subscribers or ():
             subscription = self.by_id[subscription_id]
@@ -429,12 +430,14 @@ class Subscriptions:
         stream = self._live(key)
         if stream is None:
             return START if offset == START else None
-        log = stream.log
-        if stream.is_trimmed(offset):
-            return _at_most(offset, log.first_ordinal, log.first_byte)
-        if not stream.is_in_memory(offset):
-            return _at_most(offset, log.held_ordinal, log.held_byte)
-        return stream.resolve(offset)
+        log, (ordinal, byte) = stream.log, offset
+        if ordinal is not None and byte is not None:
+            # Trimmed or published: it was a boundary when the worker read up to it.
+            if ordinal <= log.first_ordinal and byte <= log.first_byte:
+                return ordinal, byte
+            if ordinal <= log.cold_ordinal and byte <= log.cold_byte:
+                return None if stream.is_trimmed(offset) else (ordinal, byte)
+        return stream.resolve_unpublished(offset)
 
     def _apply_release(self, command: ReleaseWake) -> Outcome:
         subscription = self.by_id.get(command.subscription_id)
@@ -485,14 +488,6 @@ class Subscriptions:
             encode_offset(*self._tail(key)),
             key in subscription.pending,
         )
-
-
-def _at_most(offset: Offset, ordinal: int, byte: int) -> tuple[int, int] | None:
-    """Memory cannot tell whether it is a boundary; it was one when the worker read up to it."""
-    if offset.ordinal is None or offset.byte is None:
-        return None
-    is_before = offset.ordinal <= ordinal and offset.byte <= byte
-    return (offset.ordinal, offset.byte) if is_before else None
 
 
 def _not_found() -> StreamError:

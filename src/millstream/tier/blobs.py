@@ -14,6 +14,7 @@ from millstream.errors import ObjectMissing
 from millstream.tier.object_names import check_prefix
 from millstream.tier.objects import ObjectStore
 
+SNAPSHOTS = "snapshots/"  # where they lie in the cold store
 _NEW_SUFFIX = ".new"
 
 
@@ -92,7 +93,7 @@ class FileBlobs:
 class ObjectBlobs:
     """One object per blob below a folder of names. Raises what the store raises: OSErrors."""
 
-    def __init__(self, store: ObjectStore, prefix: str = "snapshots/") -> None:
+    def __init__(self, store: ObjectStore, prefix: str = SNAPSHOTS) -> None:
         self._store = store
         self._prefix = check_prefix(prefix) + "/"
 

@@ -21,7 +21,7 @@ from millstream.errors import DamagedData, StartupError
 from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
-from millstream.tier.catalog_changes import SegmentUse, split
+from millstream.tier.catalog_changes import Garbage, SegmentSpan, SegmentUse, is_empty, split
 from millstream.tier.catalog_files import (
     ROOT_NAME,
     Meta,
@@ -35,7 +35,16 @@ from millstream.tier.catalog_files import (
 from millstream.tier.catalog_merge import merge_root, merge_shard
 from millstream.tier.catalog_verify import Verified, verify_files
 
-__all__ = ["Catalog", "Changes", "Replacement", "SegmentUse", "StreamRow", "Verified"]
+__all__ = [
+    "Catalog",
+    "Changes",
+    "Garbage",
+    "Replacement",
+    "SegmentSpan",
+    "SegmentUse",
+    "StreamRow",
+    "Verified",
+]
 
 _NAMES_AT_ONCE = 64  # of one shard; with 16 of them, a page of a thousand reads little more
 
@@ -76,6 +85,7 @@ class Catalog:
         self._files = files[:-1]
         self._root = files[-1]
         self._lsns = lsns
+        self._changed_lsns = [0] * len(files)
         self.lsn = min(lsns)
 
     @classmethod
@@ -168,6 +178,24 @@ class Catalog:
             found.append((segment, Run(stream_id, *row[1:8])))
         return found
 
+    def extent(self, stream_id: int) -> tuple[int, int, int] | None:
+        """The first message of its runs, and the message and byte behind the last."""
+        sql = (
+            "SELECT min(first_ordinal), max(first_ordinal + count), max(first_byte + size)"
+            " FROM runs WHERE stream_id = ?"
+        )
+        [(first, end_ordinal, end_byte)] = self._files[stream_id % self._shards].rows(
+            sql, (stream_id,)
+        )
+        return None if first is None else (first, end_ordinal, end_byte)
+
+    def knows_segment(self, name: str, shard: int) -> bool:
+        """Whether it is referred to, or in the list of garbage."""
+        sql = (
+            "SELECT 1 FROM segments WHERE name = ?1 UNION ALL SELECT 1 FROM garbage WHERE name = ?1"
+        )
+        return shard < self._shards and bool(self._files[shard].rows(sql, (name,)))
+
     def record(self, key: str) -> bytes | None:
         found = self._root.rows("SELECT value FROM records WHERE key = ?", (key,))
         return found[0][0] if found else None
@@ -208,21 +236,23 @@ class Catalog:
             merge = merge_root if is_root else merge_shard
             merge(db, part)
             self._lsns[number] = max(self._lsns[number], part.lsn)
+            if not is_empty(part):
+                self._changed_lsns[number] = part.lsn
             self.lsn = min(self._lsns)
             empty_wal(db)
 
-    def garbage(self) -> list[tuple[str, int]]:
-        """Names and sizes of objects nothing refers to any more."""
-        found: list[tuple[str, int]] = []
-        for shard in range(self._shards):
-            with open_for_work(self._path(shard)) as db:
-                found += db.execute("SELECT name, size FROM garbage").fetchall()
-        return found
+    def garbage(self) -> list[Garbage]:
+        """Objects nothing refers to any more."""
+        return [
+            Garbage(*row)
+            for shard in range(self._shards)
+            for row in self._work_rows(shard, "SELECT name, size, since_lsn FROM garbage")
+        ]
 
     def forget_garbage(self, names: Iterable[str]) -> None:
         """These objects are gone."""
         gone = [(name,) for name in names]
-        for shard in range(self._shards):
+        for shard in range(self._shards if gone else 0):
             with open_for_work(self._path(shard)) as db:
                 db.execute("BEGIN IMMEDIATE")
                 db.executemany("DELETE FROM garbage WHERE name = ?", gone)
@@ -237,6 +267,44 @@ class Catalog:
                 number, f"SELECT live_bytes, live_runs, {_SEGMENT} FROM segments s ORDER BY segment"
             )
         ]
+
+    def segment_spans(self, shard: int) -> dict[str, SegmentSpan]:
+        """By name of segment. Walks all runs of the shard."""
+        rows = self._work_rows(
+            shard,
+            "SELECT name, sum(count), min(stream_id), max(stream_id)"
+            " FROM runs r JOIN segments s USING (segment) GROUP BY segment",
+        )
+        return {name: SegmentSpan(*span) for name, *span in rows}
+
+    def aged(self, bucket: bytes, before_ms: int) -> list[tuple[int, int, int]]:
+        """(stream id, ordinal, byte) behind what streams of a bucket got before then."""
+        return self._ends(
+            bucket,
+            "segment IN (SELECT segment FROM segments WHERE created_ms < ?3)",
+            before_ms,
+        )
+
+    def oversize(self, bucket: bytes, bytes_max: int) -> list[tuple[int, int, int]]:
+        """(stream id, ordinal, byte) behind which at least `bytes_max` cold bytes follow."""
+        return self._ends(
+            bucket,
+            "first_byte + size <= -?3 + (SELECT max(l.first_byte + l.size) FROM runs l"
+            " WHERE l.stream_id = r.stream_id)",
+            bytes_max,
+        )
+
+    def _ends(self, bucket: bytes, which: str, limit: int) -> list[tuple[int, int, int]]:
+        sql = (
+            "SELECT r.stream_id, max(first_ordinal + count), max(first_byte + size)"
+            " FROM streams s JOIN runs r USING (stream_id)"
+            f" WHERE s.path >= ?1 AND s.path < ?2 AND s.listed = 1 AND {which} GROUP BY r.stream_id"
+        )
+        found: list[tuple[int, int, int]] = []
+        for shard in range(self._shards):
+            with open_for_work(self._path(shard)) as db:
+                found += db.execute(sql, (bucket + b"/", bucket + b"0", limit)).fetchall()
+        return found
 
     def live_runs(self, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
         """What is left of these segments, ordered by stream and ordinal."""
@@ -255,6 +323,46 @@ class Catalog:
             ):
                 yield name, Run(*run)
 
+    def runs_in(self, segment: Segment) -> list[Run]:
+        """What is left of one segment, in the order it lies there."""
+        with open_for_work(self._path(segment.shard)) as db:
+            rows = db.execute(
+                f"SELECT stream_id, {_RUN} FROM runs r JOIN segments s USING (segment)"
+                " WHERE name = ? ORDER BY row_group, row",
+                (segment.name,),
+            )
+            return [Run(*row) for row in rows]
+
+    def stream_rows(self) -> Iterator[StreamRow]:
+        """Every stream, in the order of the ids, which is that of their births."""
+        return merge_sorted(
+            *(self._stream_rows(shard) for shard in range(self._shards)),
+            key=lambda row: row.stream_id,
+        )
+
+    def _stream_rows(self, shard: int) -> Iterator[StreamRow]:
+        sql = (
+            "SELECT stream_id, path, deadline_ms, listed, created_ms, image FROM streams"
+            " ORDER BY stream_id"
+        )
+        with open_for_work(self._path(shard)) as db:
+            for stream_id, path, deadline_ms, listed, created_ms, image in db.execute(sql):
+                yield StreamRow(stream_id, path, deadline_ms, bool(listed), created_ms, image)
+
+    def image_of(self, stream_id: int) -> bytes | None:
+        rows = self._work_rows(
+            stream_id % self._shards, "SELECT image FROM streams WHERE stream_id = ?", stream_id
+        )
+        return rows[0][0] if rows else None
+
+    def file_names(self) -> dict[str, int | None]:
+        """Every file and the shard it is for; None: the root file."""
+        return {**{shard_name(shard): shard for shard in range(self._shards)}, ROOT_NAME: None}
+
+    def changed_lsn(self, shard: int | None) -> int:
+        """The position of the last merge that changed this file; 0: none since it was opened."""
+        return self._changed_lsns[self._shards if shard is None else shard]
+
     def back_up(self, shard: int | None, to: Path) -> int:
         """A copy of one shard's file (None: the root file) as of one moment; its lsn.
 
@@ -269,9 +377,9 @@ class Catalog:
         """Walks everything; stops at the first thing that does not fit."""
         return verify_files([self._path(shard) for shard in range(self._shards)], self._path(None))
 
-    def _work_rows(self, shard: int, sql: str) -> list[tuple[Any, ...]]:
+    def _work_rows(self, shard: int, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with open_for_work(self._path(shard)) as db:
-            return db.execute(sql).fetchall()
+            return db.execute(sql, parameters).fetchall()
 
     def _path(self, shard: int | None) -> Path:
         return self._folder / (ROOT_NAME if shard is None else shard_name(shard))

@@ -14,6 +14,33 @@ class SegmentUse(NamedTuple):
     live_runs: int
 
 
+class SegmentSpan(NamedTuple):
+    """What a walk over the runs of a segment finds beyond its SegmentUse."""
+
+    live_rows: int
+    first_stream: int
+    last_stream: int
+
+
+class Garbage(NamedTuple):
+    """A segment nothing refers to any more, since this position of the journal."""
+
+    name: str
+    size: int
+    since_lsn: int
+
+
+def is_empty(part: Changes) -> bool:
+    return not (
+        part.streams
+        or part.removed
+        or part.segments
+        or part.replacements
+        or part.trims
+        or part.records
+    )
+
+
 def split(changes: Changes, shards: int) -> list[Changes]:
     """The part of each shard's file, and at the end that of the root file."""
     parts = [Changes(changes.lsn) for _ in range(shards + 1)]

@@ -183,6 +183,24 @@ def empty_wal(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
+def load_shards(path: Path) -> int:
+    """What this file says of the number of shards."""
+    file = ReadFile(path)
+    try:
+        return file.load_meta().shards
+    finally:
+        file.close()
+
+
+def set_lsn(path: Path, lsn: int) -> None:
+    """For a copy that belongs to a newer position because nothing changed in between."""
+    with open_for_work(path) as db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE meta SET lsn = ?", (lsn,))
+        db.execute("COMMIT")
+        empty_wal(db)
+
+
 def copy_database(db: sqlite3.Connection, to: Path) -> int:
     """The lsn of the copy."""
     try:

@@ -14,7 +14,9 @@ from millstream.api.reads import (
     page_headers,
     plan_page,
     tail_position,
+    wanted_offset,
 )
+from millstream.engine.windows import Windows
 from millstream.errors import InvalidOffset
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Stream
@@ -38,16 +40,29 @@ def header_names(stream: Stream, page: Page) -> set[bytes]:
     return {line.partition(b":")[0] for line in lines}
 
 
+def windows_on(world: World) -> Windows:
+    """Of streams that are all in memory."""
+    return Windows(world.machine, None, None, 1)
+
+
+def located(stream: Stream, token: bytes | None) -> Position:
+    return locate(stream.log, wanted_offset(stream, token))
+
+
+def body_of(stream: Stream, page: Page) -> bytes:
+    return b"".join(page_body(stream.log, page, stream.is_json))
+
+
 def reads_of(store_id: str) -> Reads:
     world = World(StateMachine())
-    return Reads(world.engine, world.clock, store_id, 1000)
+    return Reads(world.engine, windows_on(world), world.clock, store_id, 1000)
 
 
 def test_no_offset_and_minus_one_are_the_start_and_now_is_the_tail() -> None:
     stream = stream_of(TEXT, b"one", b"three")
-    assert locate(stream, None) == locate(stream, b"-1") == Position(0, 0)
-    assert locate(stream, b"now") == Position(2, 8)
-    assert locate(stream, b"0000000000000001_0000000000000003") == Position(1, 3)
+    assert located(stream, None) == located(stream, b"-1") == Position(0, 0)
+    assert located(stream, b"now") == Position(2, 8)
+    assert located(stream, b"0000000000000001_0000000000000003") == Position(1, 3)
 
 
 @pytest.mark.parametrize(
@@ -56,30 +71,30 @@ def test_no_offset_and_minus_one_are_the_start_and_now_is_the_tail() -> None:
 )
 def test_an_offset_that_is_none_of_this_streams_is_refused(token: bytes) -> None:
     with pytest.raises(InvalidOffset):
-        locate(stream_of(TEXT, b"one", b"three"), token)
+        located(stream_of(TEXT, b"one", b"three"), token)
 
 
 def test_a_page_of_a_json_stream_is_an_array() -> None:
     stream = stream_of(JSON, b"1,", b'{"a":2},', b"3,")
-    assert b"".join(page_body(stream, whole(stream))) == b'[1,{"a":2},3]'
-    assert b"".join(page_body(stream, plan_page(stream, Position(1, 2), 1))) == b'[{"a":2}]'
+    assert body_of(stream, whole(stream)) == b'[1,{"a":2},3]'
+    assert body_of(stream, plan_page(stream.log, Position(1, 2), 1)) == b'[{"a":2}]'
 
 
 def test_an_empty_page_of_a_json_stream_is_an_empty_array() -> None:
     stream = stream_of(JSON)
-    assert b"".join(page_body(stream, whole(stream))) == b"[]"
+    assert body_of(stream, whole(stream)) == b"[]"
 
 
 def test_a_page_of_any_other_stream_is_its_bytes() -> None:
     stream = stream_of(TEXT, b"one", b"three")
-    assert b"".join(page_body(stream, whole(stream))) == b"onethree"
-    assert page_body(stream, Page(Position(2, 8), Position(2, 8))) == []
+    assert body_of(stream, whole(stream)) == b"onethree"
+    assert body_of(stream, Page(Position(2, 8), Position(2, 8))) == b""
 
 
 def test_only_a_page_that_reaches_the_tail_is_up_to_date() -> None:
     stream = stream_of(TEXT, b"one", b"three")
     assert b"stream-up-to-date" in header_names(stream, whole(stream))
-    first = plan_page(stream, Position(0, 0), 1)
+    first = plan_page(stream.log, Position(0, 0), 1)
     assert b"stream-up-to-date" not in header_names(stream, first)
     assert b"stream-next-offset: 0000000000000001_0000000000000003" in page_headers(stream, first)
     assert b"stream-end-offset: 0000000000000002_0000000000000008" in page_headers(stream, first)
@@ -88,7 +103,7 @@ def test_only_a_page_that_reaches_the_tail_is_up_to_date() -> None:
 def test_closure_shows_only_to_whoever_has_read_everything() -> None:
     stream = stream_of(TEXT, b"one", b"three", closed=True)
     assert b"stream-closed" in header_names(stream, whole(stream))
-    assert b"stream-closed" not in header_names(stream, plan_page(stream, Position(0, 0), 1))
+    assert b"stream-closed" not in header_names(stream, plan_page(stream.log, Position(0, 0), 1))
 
 
 def test_a_tag_differs_whenever_the_answer_does() -> None:
@@ -100,8 +115,8 @@ def test_a_tag_differs_whenever_the_answer_does() -> None:
     store.create(b"a", b"one", b"three")
     tags = [
         reads.etag(open_stream, whole(open_stream)),
-        reads.etag(open_stream, plan_page(open_stream, Position(0, 0), 1)),
-        reads.etag(open_stream, plan_page(open_stream, Position(1, 3), 1000)),
+        reads.etag(open_stream, plan_page(open_stream.log, Position(0, 0), 1)),
+        reads.etag(open_stream, plan_page(open_stream.log, Position(1, 3), 1000)),
         reads.etag(closed_stream, whole(closed_stream)),
         reads.etag(store[b"a"], whole(store[b"a"])),  # another incarnation
         reads_of("1" * 32).etag(open_stream, whole(open_stream)),  # another store
@@ -130,7 +145,8 @@ class Library:
         for message in messages:
             self.world.append(data=message)
         self.world.commit()
-        self.reads = Reads(self.world.engine, self.world.clock, "0" * 32, 4)
+        windows = windows_on(self.world)
+        self.reads = Reads(self.world.engine, windows, self.world.clock, "0" * 32, 4)
 
     def get(self, query: bytes = b"", tag: str | None = None) -> tuple[int, dict[str, str], bytes]:
         request = FakeRequest({} if tag is None else {b"if-none-match": tag.encode()})

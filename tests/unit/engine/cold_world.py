@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from millstream.engine.windows import Windows
@@ -149,6 +149,3 @@ def _cut(blocks: Sequence[Block], size: int) -> list[Block]:
 
 def bytes_of(log: Log) -> bytes:
     return b"".join(log.slices(log.held_byte, log.tail_byte))
-
-
-Job = Callable[[], None]

@@ -13,7 +13,7 @@ from tests.unit.engine.world import FakeWatcher, World
 
 
 def watch(world: World, path: bytes = b"a") -> FakeWatcher:
-    watcher = FakeWatcher(world.machine.by_path[path])
+    watcher = FakeWatcher(world.machine.residents.by_path[path])
     world.engine.watch(watcher.stream, watcher)
     return watcher
 
@@ -97,7 +97,7 @@ def test_a_refused_batch_is_answered_with_the_reason_and_changes_nothing() -> No
         (0, StorageFull),
         (1, StorageFull),
     ]
-    assert world.machine.by_path == {}
+    assert world.machine.residents.by_path == {}
 
 
 # Finding

@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.engine import lifetimes as lifetimes_module
 from millstream.errors import StreamNotFound
 from millstream.state.commands import Append, ExpireStream, TouchStream
+from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
+from tests.support.memory_shelf import MemoryShelf
 from tests.unit.engine.world import FakeWatcher, World
+from tests.unit.state.tiered import Tiered
 
 TTL_MS = 8000
 QUARTER_MS = TTL_MS // 4
+RETRY_MS = int(1000 * lifetimes_module.RETRY_SECONDS)
 
 
 def sliding_world() -> World:
@@ -120,7 +125,7 @@ def test_a_read_a_quarter_of_the_window_after_the_last_renewal_is_journaled() ->
     world.read()
     world.commit()
     assert world.journal.count(TouchStream) == 1
-    assert world.machine.by_path[b"a"].touched_ms == world.now_ms
+    assert world.machine.residents.by_path[b"a"].touched_ms == world.now_ms
 
 
 def test_reads_while_a_touch_is_under_way_do_not_submit_it_again() -> None:
@@ -163,7 +168,7 @@ def test_a_stop_journals_every_renewal_that_is_not_journaled_yet() -> None:
     world.read(b"a")
     world.engine.lifetimes.stop()
     world.commit()
-    assert world.machine.by_path[b"a"].touched_ms == world.now_ms
+    assert world.machine.residents.by_path[b"a"].touched_ms == world.now_ms
     assert world.journal.count(TouchStream) == 1
     assert world.loop.timers == 0
 
@@ -173,7 +178,7 @@ def test_a_stop_journals_every_renewal_that_is_not_journaled_yet() -> None:
 
 def test_expiry_ends_watchers() -> None:
     world = sliding_world()
-    watcher = FakeWatcher(world.machine.by_path[b"a"])
+    watcher = FakeWatcher(world.machine.residents.by_path[b"a"])
     world.engine.watch(watcher.stream, watcher)
     world.loop.advance(TTL_MS + 1)
     assert watcher.ended
@@ -181,7 +186,7 @@ def test_expiry_ends_watchers() -> None:
 
 def test_a_renewed_stream_is_looked_at_again_and_not_removed() -> None:
     world = sliding_world()
-    watcher = FakeWatcher(world.machine.by_path[b"a"])
+    watcher = FakeWatcher(world.machine.residents.by_path[b"a"])
     world.engine.watch(watcher.stream, watcher)
     world.loop.advance(QUARTER_MS - 1)
     world.read()
@@ -195,7 +200,7 @@ def test_a_renewed_stream_is_looked_at_again_and_not_removed() -> None:
 
 def test_a_stream_renewed_by_an_append_under_way_still_ends_later() -> None:
     world = sliding_world()
-    watcher = FakeWatcher(world.machine.by_path[b"a"])
+    watcher = FakeWatcher(world.machine.residents.by_path[b"a"])
     world.engine.watch(watcher.stream, watcher)
     world.clock.advance(TTL_MS - 1)
     world.append()  # the journal still syncs it
@@ -240,7 +245,7 @@ def test_a_touch_that_the_journal_refuses_is_submitted_again_by_the_next_read() 
     world.clock.advance(1)
     world.read()
     world.commit()
-    assert world.machine.by_path[b"a"].touched_ms == world.now_ms
+    assert world.machine.residents.by_path[b"a"].touched_ms == world.now_ms
 
 
 def test_a_deleted_stream_is_not_expired_any_more() -> None:
@@ -267,7 +272,7 @@ def test_a_forked_stream_that_expires_is_kept_for_its_fork_and_expired_once() ->
     world = sliding_world()
     world.create(b"f", fork_from=b"a")
     world.loop.advance(10 * TTL_MS)
-    assert world.machine.by_path[b"a"].deleted
+    assert world.machine.residents.by_path[b"a"].deleted
     assert world.journal.count(ExpireStream) == 1
 
 
@@ -280,7 +285,7 @@ def test_one_timer_serves_all_streams() -> None:
         world.create(b"%d" % number, ttl_ms=1000 + 977 * number % 5000)
         assert world.loop.timers == 1
     world.loop.advance(6000)
-    assert world.machine.by_path == {}
+    assert world.machine.residents.by_path == {}
     assert world.loop.timers == 0
 
 
@@ -292,7 +297,7 @@ def test_streams_are_removed_in_the_order_of_their_deadlines() -> None:
     left = []
     for _ in range(3):
         world.loop.advance(1001)
-        left.append(sorted(world.machine.by_path))
+        left.append(sorted(world.machine.residents.by_path))
     assert left == [[b"b", b"c"], [b"c"], []]
 
 
@@ -315,10 +320,118 @@ def test_streams_of_an_earlier_run_are_followed_from_the_start() -> None:
 
 def test_a_stream_that_expired_while_the_server_was_down_goes_at_once() -> None:
     earlier = sliding_world()
-    earlier.machine.by_path[b"a"].touched_ms -= 3 * TTL_MS
-    earlier.machine.by_path[b"a"].accessed_ms -= 3 * TTL_MS
+    earlier.machine.residents.by_path[b"a"].touched_ms -= 3 * TTL_MS
+    earlier.machine.residents.by_path[b"a"].accessed_ms -= 3 * TTL_MS
     world = World(earlier.machine)
     with pytest.raises(StreamNotFound):
         world.engine.find(b"a", world.now_ms)
     world.loop.advance(1)
     assert not world.exists()
+
+
+# Streams at rest
+
+
+class RestingWorld:
+    """A world whose streams leave memory as soon as a checkpoint has them."""
+
+    def __init__(self) -> None:
+        self.shelf = MemoryShelf()
+        self.world = World(StateMachine(1, self.shelf), self.shelf)
+        self.tiered = Tiered()
+        self.tiered.shelf, self.tiered.machine = self.shelf, self.world.machine
+
+    def rest(self) -> None:
+        """Everything is on the shelf, and whoever cares was told, as after a checkpoint."""
+        self.tiered.lsn = self.world.engine.applied_lsn
+        self.tiered.checkpoint()
+        self.tiered.evict()
+        self.world.engine.lifetimes.sweep()
+        self.world.commit()
+
+
+def test_a_stream_at_rest_ends_when_its_time_has_come() -> None:
+    resting = RestingWorld()
+    world = resting.world
+    world.create(b"a", ttl_ms=TTL_MS)
+    world.create(b"b", expires_at_ms=world.now_ms + 2 * TTL_MS)
+    world.create(b"c")
+    resting.rest()
+    assert world.machine.by_id == {}
+    world.loop.advance(TTL_MS - 1)
+    assert world.journal.count(ExpireStream) == 0
+    world.loop.advance(RETRY_MS + 1)
+    assert list(world.machine.names.keys_from(b"")) == [b"b", b"c"]
+    world.loop.advance(TTL_MS)
+    assert list(world.machine.names.keys_from(b"")) == [b"c"]
+    assert world.journal.count(ExpireStream) == 2
+
+
+def test_a_stream_at_rest_is_not_found_from_its_deadline_on() -> None:
+    resting = RestingWorld()
+    world = resting.world
+    world.create(b"a", ttl_ms=TTL_MS)
+    resting.rest()
+    world.clock.advance(TTL_MS)
+    with pytest.raises(StreamNotFound):
+        world.engine.find(b"a", world.now_ms)
+
+
+def test_a_stream_at_rest_that_expired_while_the_server_was_down_goes_at_the_start() -> None:
+    resting = RestingWorld()
+    resting.world.create(b"a", ttl_ms=TTL_MS)
+    resting.rest()
+    resting.tiered.restart()
+    later = World(resting.tiered.machine, resting.shelf, start_ms=resting.world.now_ms + TTL_MS)
+    later.commit()
+    assert later.journal.count(ExpireStream) == 1
+    assert list(later.machine.names.keys_from(b"")) == []
+
+
+def test_a_stream_that_came_back_and_was_renewed_is_not_ended_by_its_old_deadline() -> None:
+    resting = RestingWorld()
+    world = resting.world
+    world.create(b"a", ttl_ms=TTL_MS)
+    resting.rest()
+    world.loop.advance(TTL_MS - 1)
+    world.read(b"a")
+    world.commit()
+    world.loop.advance(2 * RETRY_MS)
+    assert world.exists(b"a")
+    resting.rest()
+    assert not world.exists(b"a")
+    world.loop.advance(TTL_MS - 2 * RETRY_MS - 1)
+    assert list(world.machine.names.keys_from(b"")) == [b"a"]
+    world.loop.advance(RETRY_MS + 1)
+    assert list(world.machine.names.keys_from(b"")) == []
+
+
+def test_streams_that_the_shelf_has_not_forgotten_yet_do_not_hide_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ended ones stay due on the shelf until the next checkpoint."""
+    monkeypatch.setattr(lifetimes_module, "DUE_STREAMS_AT_ONCE", 2)
+    resting = RestingWorld()
+    world = resting.world
+    for number in range(7):
+        world.create(b"%d" % number, ttl_ms=TTL_MS + number)
+    resting.rest()
+    world.clock.advance(2 * TTL_MS)
+    for _ in range(7):
+        world.engine.lifetimes.sweep()
+        world.commit()
+    assert list(world.machine.names.keys_from(b"")) == []
+    assert world.journal.count(ExpireStream) == 7
+
+
+def test_a_full_journal_does_not_keep_a_stream_at_rest_alive_for_ever() -> None:
+    resting = RestingWorld()
+    world = resting.world
+    world.create(b"a", ttl_ms=TTL_MS)
+    resting.rest()
+    world.journal.is_full = True
+    world.loop.advance(TTL_MS + 3 * RETRY_MS)
+    assert list(world.machine.names.keys_from(b"")) == [b"a"]
+    world.journal.is_full = False
+    world.loop.advance(2 * RETRY_MS)
+    assert list(world.machine.names.keys_from(b"")) == []

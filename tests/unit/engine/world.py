@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from millstream.clock import ManualClock
 from millstream.engine.engine import Engine
+from millstream.engine.lifetimes import Deadlines
 from millstream.errors import StorageFull, StreamError
 from millstream.journal.contract import Entry
 from millstream.journal.memory import MemoryJournal
@@ -146,13 +147,18 @@ class ListeningJournal(MemoryJournal):
 
 
 class World:
-    def __init__(self, machine: StateMachine | None = None) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self,
+        machine: StateMachine | None = None,
+        at_rest: Deadlines | None = None,
+        start_ms: int | None = None,
+    ) -> None:
+        self.clock = ManualClock() if start_ms is None else ManualClock(start_ms)
         self.loop = FakeLoop(self.clock)
         self.journal = ListeningJournal()
         self.machine = machine or StateMachine()
         self.engine = Engine(self.machine, self.journal, self.clock, 0)
-        self.engine.start(self.loop.asyncio_loop)
+        self.engine.start(self.loop.asyncio_loop, at_rest)
         self.outcomes: list[tuple[Any, Outcome]] = []
 
     @property
@@ -172,7 +178,7 @@ class World:
         """As the handler does it: committed, then followed."""
         self.submit(CreateStream(self.now_ms, path, b"text/plain", **fields))
         self.commit()
-        stream = self.machine.by_path[path]
+        stream = self.machine.residents.by_path[path]
         self.engine.lifetimes.follow(stream)
         return stream
 
@@ -191,7 +197,7 @@ class World:
         self.submit(DeleteStream(self.now_ms, stream.stream_id), "delete")
 
     def exists(self, path: bytes = b"a") -> bool:
-        return path in self.machine.by_path
+        return path in self.machine.residents.by_path
 
 
 class FakeWatcher:

@@ -12,7 +12,7 @@ from millstream.journal.folder import DataFolder
 def test_a_new_folder_gets_an_identity_and_its_parents(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "a" / "data")
     identity = json.loads((tmp_path / "a" / "data" / "millstream.json").read_text())
-    assert identity == {"format": 1, "store_id": folder.store_id}
+    assert identity == {"format": 2, "store_id": folder.store_id}
     assert len(folder.store_id) == 32
     assert folder.store_id.isascii()
     folder.close()
@@ -72,18 +72,25 @@ def test_a_junk_identity_is_refused_and_the_folder_let_go(tmp_path: Path, identi
 
 @pytest.mark.parametrize("store_id", ["", "xyz", "ab", "0" * 64, "A" * 32])
 def test_an_identity_that_no_log_can_carry_is_refused(tmp_path: Path, store_id: str) -> None:
-    (tmp_path / "millstream.json").write_text(json.dumps({"format": 1, "store_id": store_id}))
+    (tmp_path / "millstream.json").write_text(json.dumps({"format": 2, "store_id": store_id}))
     with pytest.raises(StartupError):
         DataFolder(tmp_path).close()
 
 
 def test_a_folder_of_a_newer_program_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "millstream.json").write_text(json.dumps({"format": 2, "store_id": "a" * 32}))
+    (tmp_path / "millstream.json").write_text(json.dumps({"format": 3, "store_id": "a" * 32}))
     with pytest.raises(StartupError, match="run a newer Millstream"):
         DataFolder(tmp_path)
 
 
-@pytest.mark.parametrize("leftover", ["wal", "checkpoints"])
+def test_a_folder_from_before_the_cold_tier_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "millstream.json").write_text(json.dumps({"format": 1, "store_id": "a" * 32}))
+    with pytest.raises(StartupError, match="from before there was a cold tier"):
+        DataFolder(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"millstream.json", "lock"}
+
+
+@pytest.mark.parametrize("leftover", ["wal", "checkpoints", "catalog"])
 def test_data_without_an_identity_is_not_taken_over(tmp_path: Path, leftover: str) -> None:
     (tmp_path / leftover).mkdir()
     with pytest.raises(StartupError, match=leftover):

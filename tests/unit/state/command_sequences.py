@@ -10,24 +10,40 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from millstream.protocol.offsets import Offset
 from millstream.state.commands import (
+    AckWake,
     AnyCommand,
     Append,
+    ClaimWake,
     CreateBucket,
     CreateStream,
+    CreateSubscription,
     DeleteBucket,
     DeleteStream,
+    DeleteSubscription,
+    ExpireLease,
     ExpireStream,
+    IssueWake,
+    LinkStreams,
     Mark,
+    PublishRuns,
     PublishSnapshot,
+    ReportDelivery,
     TouchStream,
+    TrimStream,
+    UnlinkStream,
 )
+from millstream.state.decisions import cut_past
 from millstream.state.machine import StateMachine
-from millstream.state.stream import Producer, Stream
-from tests.unit.state.store import JSON, NOW_MS, TEXT, ends_of
+from millstream.state.stream import Producer, Stream, resolve_in
+from tests.unit.state.content import Contents, Objects
+from tests.unit.state.store import JSON, NOW_MS, TEXT, ends_of, gather
 
 PATHS = [b"x/a", b"x/b", b"y/a", b"z/d"]
 BUCKETS = [b"x", b"y", b"z", b"empty"]
+SUBSCRIBERS = ["s", "t", "u"]
+PATTERNS = [None, b"x/*", b"**", b"*/a"]
 UNKNOWN = Stream(999, b"?", TEXT, NOW_MS)
 
 
@@ -40,31 +56,120 @@ class Step(NamedTuple):
     parts: tuple[bytes, ...]
 
 
-def concrete(step: Step, machine: StateMachine, now_ms: int) -> AnyCommand:
-    streams = list(machine.by_id.values()) or [UNKNOWN]
-    stream = UNKNOWN if step.which == 7 else streams[step.which % len(streams)]
-    match step.verb:
-        case "create" | "fork":
-            return _create(step, streams, now_ms)
-        case "append" | "produce":
-            return _append(step, stream, now_ms)
-        case "delete":
-            return DeleteStream(now_ms, stream.stream_id)
-        case "expire":
-            return ExpireStream(now_ms, stream.stream_id)
-        case "touch":
-            return TouchStream(now_ms - step.a, stream.stream_id)
-        case "publish":
-            return _publish(step, stream, now_ms)
-        case "bucket":
-            return CreateBucket(now_ms, BUCKETS[step.which % 4])
-        case "unbucket":
-            return DeleteBucket(now_ms, BUCKETS[step.which % 4])
-        case _:
-            return Mark(now_ms)
+class Teller:
+    """Makes commands of steps, given the state that the commands before have reached."""
+
+    def __init__(self, shards: int = 1) -> None:
+        self.machine = StateMachine(shards)
+        self.now_ms = NOW_MS
+        self.objects: Objects = {}
+        self.commands: list[AnyCommand] = []
+        self._gathered: list[PublishRuns] = []  # uploaded, not published yet
+        self._segments = 0
+
+    def tell(self, step: Step) -> None:
+        self.now_ms += step.wait_ms
+        command = self._concrete(step)
+        self.machine.apply(command)
+        self.commands.append(command)
+
+    def _concrete(self, step: Step) -> AnyCommand:
+        now_ms, streams = self.now_ms, list(self.machine.by_id.values()) or [UNKNOWN]
+        stream = UNKNOWN if step.which == 7 else streams[step.which % len(streams)]
+        match step.verb:
+            case "create" | "fork":
+                return _create(step, self.machine, streams, now_ms)
+            case "append" | "produce":
+                return _append(step, stream, now_ms)
+            case "delete":
+                return DeleteStream(now_ms, stream.stream_id)
+            case "expire":
+                return ExpireStream(now_ms, stream.stream_id)
+            case "touch":
+                return TouchStream(now_ms - step.a, stream.stream_id)
+            case "publish":
+                return _publish(step, self.machine, stream, now_ms)
+            case "trim":
+                return _trim(step, self.machine, stream, now_ms)
+            case "gather" | "flush":
+                return self._flush(step, stream)
+            case "create wake stream":
+                return CreateStream(now_ms, b"wake/pool", JSON)
+            case "subscribe":
+                return _subscribe(step, now_ms)
+            case "follow":
+                return self._follow(step, stream)
+            case "bucket":
+                return CreateBucket(now_ms, BUCKETS[step.which % 4])
+            case "unbucket":
+                return DeleteBucket(now_ms, BUCKETS[step.which % 4])
+            case _:
+                return Mark(now_ms)
+
+    def _flush(self, step: Step, first: Stream) -> AnyCommand:
+        """A segment is uploaded, and published at once or when much has happened since."""
+        self._segments += 1
+        machine, name = self.machine, f"segment-{self._segments}"
+        shard = first.stream_id % machine.shards
+        streams = [s for i, s in sorted(machine.by_id.items()) if i % machine.shards == shard]
+        wanted = [(s, None if step.a > 3 else step.a + i) for i, s in enumerate(streams)]
+        command = gather(machine, self.objects, name, wanted[: 1 + step.b], self.now_ms)
+        if step.verb == "flush":
+            return command
+        self._gathered.append(command)
+        return self._gathered.pop(0) if len(self._gathered) > 2 else Mark(self.now_ms)
+
+    def _follow(self, step: Step, stream: Stream) -> AnyCommand:
+        """Something about a subscription, as often as not one that has work."""
+        now_ms, name = self.now_ms, SUBSCRIBERS[step.b % len(SUBSCRIBERS)]
+        subscription = self.machine.subscriptions.by_id.get(name)
+        if subscription is None:
+            return _subscribe(step, now_ms)
+        new_wake, wake_id = f"w{len(self.commands)}", subscription.wake_id or ""
+        match step.a:
+            case 0:
+                return LinkStreams(now_ms, name, (stream.path, PATHS[step.which % 4]))
+            case 1:
+                return UnlinkStream(now_ms, name, stream.path)
+            case 2 | 3 if subscription.is_webhook:
+                return IssueWake(now_ms, name, subscription.generation + 1, new_wake)
+            case 2 | 3:
+                return ClaimWake(now_ms, name, "worker", new_wake)
+            case 4 if subscription.is_webhook:
+                tails = self.machine.subscriptions.pending_tails(subscription, 10)
+                done = bool(step.parts)
+                return ReportDelivery(now_ms, name, wake_id, step.b < 6, done, tails)
+            case 7:
+                return ExpireLease(now_ms, name, wake_id)
+            case _:
+                acks = tuple(self._ack(step, key) for key in list(subscription.links)[:2])
+                generation = subscription.generation
+                return AckWake(now_ms, name, wake_id, generation, acks, step.a == 6)
+
+    def _ack(self, step: Step, key: bytes) -> tuple[bytes, int | None, int | None]:
+        """At a message, now and then beside one. Both units are told, as a handler sees to."""
+        stream = self.machine.find(key)
+        if stream is None or stream.deleted:
+            return key, 0, 0
+        ordinal, byte = _place(step, self.machine, stream)
+        return key, ordinal, byte + (step.which == 5)
 
 
-def _create(step: Step, streams: list[Stream], now_ms: int) -> CreateStream:
+def _subscribe(step: Step, now_ms: int) -> AnyCommand:
+    name = SUBSCRIBERS[step.b % len(SUBSCRIBERS)]
+    if step.a == 0:
+        return DeleteSubscription(now_ms, name)
+    command = CreateSubscription(now_ms, name, "http://here", 1500)
+    command.pattern = PATTERNS[step.which % len(PATTERNS)]
+    command.streams = (PATHS[step.a % 4],) if step.a > 4 or command.pattern is None else ()
+    if step.b % 2:
+        command.wake_stream = b"wake/pool"
+    else:
+        command.webhook_url = "https://hooks.example/in"
+    return command
+
+
+def _create(step: Step, machine: StateMachine, streams: list[Stream], now_ms: int) -> CreateStream:
     command = CreateStream(now_ms, PATHS[step.which % 4], JSON if step.a == 7 else TEXT)
     command.closed = step.b == 7
     command.implies_bucket = step.a != 1
@@ -82,7 +187,20 @@ def _create(step: Step, streams: list[Stream], now_ms: int) -> CreateStream:
             base = source.log.first_ordinal if step.b < 5 else 0
             command.fork_ordinal = min(base + step.b, source.log.tail_ordinal + 1)
         command.fork_sub_offset = {3: 1, 5: 2}.get(step.b, 0)
+        _look_up_fork_place(command, machine, source)
     return command
+
+
+def _look_up_fork_place(command: CreateStream, machine: StateMachine, source: Stream) -> None:
+    """As a handler does: whoever applies the command may not have the content at hand."""
+    if command.fork_ordinal is None or source.deleted or source is UNKNOWN:
+        return
+    window = Contents(machine).window(source)
+    anchor = resolve_in(window, Offset(command.fork_ordinal, None))
+    if anchor is not None:
+        cut = cut_past(window, anchor, command.fork_sub_offset, source.is_json)
+        if cut is not None:
+            command.fork_place = (source.stream_id, *anchor, *cut)
 
 
 def _append(step: Step, stream: Stream, now_ms: int) -> Append:
@@ -103,32 +221,53 @@ def _append(step: Step, stream: Stream, now_ms: int) -> Append:
     return command
 
 
-def _publish(step: Step, stream: Stream, now_ms: int) -> PublishSnapshot:
+def _publish(step: Step, machine: StateMachine, stream: Stream, now_ms: int) -> PublishSnapshot:
     """Mostly at a message that is there; now and then before, behind or beside one."""
+    ordinal, byte = _place(step, machine, stream)
+    if step.b == 4:
+        byte = max(0, byte - 1)
+    blob = f"{stream.stream_id}-{now_ms}-{step.which}{step.a}{step.b}-{len(step.parts)}"
+    command = PublishSnapshot(
+        now_ms, stream.stream_id, ordinal, byte, blob, b"a/b", step.b, str(step.b % 2)
+    )
+    if not stream.deleted and stream is not UNKNOWN:
+        window = Contents(machine).window(stream)
+        command.is_boundary = resolve_in(window, Offset(ordinal, byte)) is not None
+    return command
+
+
+def _place(step: Step, machine: StateMachine, stream: Stream) -> tuple[int, int]:
     log = stream.log
     ordinal = log.first_ordinal + step.a
     if step.b < 6:
         ordinal = min(ordinal, log.tail_ordinal)
-    inside = log.first_ordinal <= ordinal <= log.tail_ordinal
-    byte = log.byte_at(ordinal) if inside else log.tail_byte + step.a
-    if step.b == 4:
-        byte = max(0, byte - 1)
-    blob = f"{stream.stream_id}-{now_ms}-{step.which}{step.a}{step.b}-{len(step.parts)}"
-    return PublishSnapshot(
-        now_ms, stream.stream_id, ordinal, byte, blob, b"a/b", step.b, str(step.b % 2)
-    )
+    if stream.deleted or stream is UNKNOWN or ordinal > log.tail_ordinal:
+        return ordinal, log.tail_byte + step.a
+    return ordinal, Contents(machine).window(stream).byte_at(ordinal)
 
 
-def lived(steps: list[Step]) -> list[AnyCommand]:
-    machine, now_ms, sequence = StateMachine(), NOW_MS, []
-    for step in (*PRELUDE, *steps):
-        now_ms += step.wait_ms
-        command = concrete(step, machine, now_ms)
-        machine.apply(command)
-        sequence.append(command)
-    return sequence
+def _trim(step: Step, machine: StateMachine, stream: Stream, now_ms: int) -> TrimStream:
+    return TrimStream(now_ms, stream.stream_id, *_place(step, machine, stream))
 
 
+class Life(NamedTuple):
+    commands: list[AnyCommand]
+    objects: Objects
+    shards: int
+
+
+def live(steps: list[Step], shards: int = 1, *, is_followed: bool = False) -> Life:
+    teller = Teller(shards)
+    for step in (*(FOLLOWED if is_followed else ()), *PRELUDE, *steps):
+        teller.tell(step)
+    return Life(teller.commands, teller.objects, shards)
+
+
+FOLLOWED = [
+    Step("create wake stream", 0, 0, 0, 0, ()),
+    Step("subscribe", 0, 2, 1, 0, ()),
+    Step("subscribe", 0, 1, 5, 1, ()),
+]
 PRELUDE = [
     Step("create", 0, 0, 0, 0, (b"one", b"three")),
     Step("create", 0, 1, 3, 5, ()),
@@ -136,10 +275,22 @@ PRELUDE = [
 ]
 VERBS = ["mark", "create", "create", "fork", "fork", "fork", "append", "append", "append"]
 VERBS += ["produce", "produce", "produce", "delete", "delete", "expire", "touch"]
-VERBS += ["publish", "publish", "publish", "publish", "bucket", "unbucket"]
+VERBS += ["publish", "publish", "publish", "bucket", "unbucket", "trim", "trim"]
+VERBS += ["flush", "flush", "flush", "gather", "gather", "gather"]
 digit = st.integers(0, 7)
 parts = st.lists(st.binary(min_size=1, max_size=6), max_size=3).map(tuple)
 waits_ms = st.sampled_from([0, 0, 0, 0, 1, 100, 1000])
-steps = st.builds(Step, st.sampled_from(VERBS), waits_ms, digit, digit, digit, parts)
 
-sequences = st.lists(steps, min_size=8, max_size=40).map(lived)
+
+def steps_of(verbs: list[str]) -> st.SearchStrategy[Step]:
+    return st.builds(Step, st.sampled_from(verbs), waits_ms, digit, digit, digit, parts)
+
+
+steps = steps_of(VERBS)
+followed = steps_of([*VERBS, *["follow"] * 12, "subscribe"])
+
+sequences = st.lists(steps, min_size=8, max_size=40).map(lambda found: live(found).commands)
+lives = st.builds(live, st.lists(steps, min_size=8, max_size=60), st.sampled_from([1, 3]))
+followed_lives = st.lists(followed, min_size=8, max_size=60).map(
+    lambda found: live(found, is_followed=True)
+)

@@ -153,7 +153,7 @@ def check_bookkeeping(machine: StateMachine) -> None:
     by_id = machine.subscriptions.by_id
     for subscription in by_id.values():
         for key, link in subscription.links.items():
-            stream = machine.by_path.get(key)
+            stream = machine.residents.by_path.get(key)
             assert link.is_explicit or link.is_glob
             if stream is None or stream.deleted:
                 assert link.acked == (0, 0)

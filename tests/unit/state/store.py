@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate, pairwise
+from collections import Counter
+from itertools import accumulate
 from typing import Any
 
+import msgspec
+
+from millstream.formats.runs import Run, Segment
 from millstream.state.commands import (
     Append,
     CreateBucket,
@@ -13,13 +17,17 @@ from millstream.state.commands import (
     DeleteBucket,
     DeleteStream,
     ExpireStream,
+    PublishRuns,
     PublishSnapshot,
     TouchStream,
+    TrimStream,
 )
-from millstream.state.images import capture, encode_capture
+from millstream.state.images import encode_image, hot_content, image_of
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Outcome
 from millstream.state.stream import Stream
+from millstream.state.subscription_images import encode_subscription
+from tests.unit.state.content import Contents, Objects
 
 NOW_MS = 1_750_000_000_000
 TEXT, JSON = b"text/plain", b"application/json"
@@ -35,6 +43,7 @@ class Store:
     def __init__(self) -> None:
         self.machine = StateMachine()
         self.now_ms = NOW_MS
+        self.objects: Objects = {}
 
     def create(
         self, path: bytes, *messages: bytes, content_type: bytes = TEXT, **fields: Any
@@ -79,17 +88,24 @@ class Store:
         byte: int | None = None,
         blob: str = "blob",
         digest: str = "digest",
+        **fields: Any,
     ) -> Outcome:
         """At a boundary of the stream; `byte` only for what is none."""
         if byte is None:
             byte = self[path].log.byte_at(ordinal)
-        return self.publish_to(self[path].stream_id, ordinal, byte, blob, digest)
+        return self.publish_to(self[path].stream_id, ordinal, byte, blob, digest, **fields)
 
     def publish_to(
-        self, stream_id: int, ordinal: int, byte: int, blob: str = "blob", digest: str = "digest"
+        self,
+        stream_id: int,
+        ordinal: int,
+        byte: int,
+        blob: str = "blob",
+        digest: str = "digest",
+        **fields: Any,
     ) -> Outcome:
-        fields = (stream_id, ordinal, byte, blob, b"a/b; c=d", 4, digest)
-        return self.machine.apply(PublishSnapshot(self.now_ms, *fields))
+        given = (stream_id, ordinal, byte, blob, b"a/b; c=d", 4, digest)
+        return self.machine.apply(PublishSnapshot(self.now_ms, *given, **fields))
 
     def create_bucket(self, name: bytes) -> Outcome:
         return self.machine.apply(CreateBucket(self.now_ms, name))
@@ -97,43 +113,109 @@ class Store:
     def delete_bucket(self, name: bytes) -> Outcome:
         return self.machine.apply(DeleteBucket(self.now_ms, name))
 
+    def flush(self, path: bytes, count: int | None = None) -> PublishRuns:
+        """Publishes the oldest `count` unpublished messages as one run."""
+        command = self.gathered(path, count)
+        self.machine.apply(command)
+        return command
+
+    def gathered(self, path: bytes, count: int | None = None) -> PublishRuns:
+        """The content is in its segment; nobody was told yet."""
+        name = f"segment-{len(self.objects)}"
+        return gather(self.machine, self.objects, name, [(self[path], count)], self.now_ms)
+
+    def trim(self, path: bytes, ordinal: int) -> Outcome:
+        window = Contents(self.machine, None, self.objects).window(self[path])
+        byte = window.byte_at(ordinal)
+        return self.machine.apply(TrimStream(self.now_ms, self[path].stream_id, ordinal, byte))
+
     def __getitem__(self, path: bytes) -> Stream:
-        return self.machine.by_path[path]
+        return self.machine.residents.by_path[path]
 
     def __contains__(self, path: bytes) -> bool:
-        return path in self.machine.by_path
+        return path in self.machine.residents.by_path
 
     def messages(self, path: bytes) -> list[bytes]:
-        return messages_of(self[path])
+        return Contents(self.machine, None, self.objects).messages(self[path])
 
 
-def messages_of(stream: Stream) -> list[bytes]:
-    log = stream.log
-    bounds = [log.byte_at(ordinal) for ordinal in range(log.first_ordinal, log.tail_ordinal + 1)]
-    assert (bounds[0], bounds[-1]) == (log.first_byte, log.tail_byte)
-    whole = b"".join(log.slices(log.first_byte, log.tail_byte))
-    return [whole[a - log.first_byte : b - log.first_byte] for a, b in pairwise(bounds)]
+def gather(
+    machine: StateMachine,
+    objects: Objects,
+    name: str,
+    wanted: list[tuple[Stream, int | None]],
+    now_ms: int,
+) -> PublishRuns:
+    """Runs of the oldest unpublished messages of streams of one shard, kept in `objects`."""
+    runs: list[Run] = []
+    contents = Contents(machine, None, objects)
+    for stream, count in wanted:
+        log = stream.log
+        own = contents.own(stream)
+        end = log.tail_ordinal if count is None else min(log.cold_ordinal + count, log.tail_ordinal)
+        messages = tuple(own[ordinal][1] for ordinal in range(log.cold_ordinal, end))
+        if messages:
+            size = sum(map(len, messages))
+            place = log.cold_ordinal, log.cold_byte, len(messages), size, 0, len(runs), 0
+            runs.append(Run(stream.stream_id, *place))
+            objects[name, runs[-1]] = messages
+    shard = wanted[0][0].stream_id % machine.shards if wanted else 0
+    segment = Segment(name, shard, 1000, 100, sum(run.count for run in runs), now_ms)
+    return PublishRuns(now_ms, segment, runs)
 
 
-def describe(machine: StateMachine) -> dict[str, Any]:
+def blob_uses(machine: StateMachine) -> Counter[str]:
+    """How many snapshots are each blob; the machine counts those beside the first."""
+    uses = Counter(stream.snapshot.blob for stream in machine.by_id.values() if stream.snapshot)
+    assert machine.shared_blobs == {blob: count - 1 for blob, count in uses.items() if count > 1}
+    return uses
+
+
+LOCAL = {"log", "accessed_ms", "epoch", "subscribers", "__weakref__"}  # each machine has its own
+
+
+def describe(machine: StateMachine, contents: Contents | None = None) -> dict[str, Any]:
     """Everything replay has to reach again; a field somebody adds to Stream is in here at once."""
-    assert {s.stream_id: s for s in machine.by_path.values()} == machine.by_id
-    local = {"log", "accessed_ms"}
+    contents = contents or Contents(machine)
+    residents = machine.residents
+    assert {s.stream_id: s for s in residents.by_path.values()} == machine.by_id
+    buckets = machine.names.buckets.values()
     return {
-        "next_stream_id": machine.next_stream_id,
-        "buckets": [(b.name, b.created_ms, b.streams) for b in machine.names.buckets.values()],
+        "births": machine.births,
+        "buckets": sorted((b.name, b.created_ms, b.streams) for b in buckets),
         "names": list(machine.names.keys_from(b"")),
-        "blob_uses": machine.blob_uses,
-        "streams": {
-            path: {
-                **{slot: getattr(stream, slot) for slot in Stream.__slots__ if slot not in local},
-                "earliest": stream.earliest,
-                "messages": messages_of(stream),
-            }
-            for path, stream in machine.by_path.items()
-        },
+        "shared_blobs": machine.shared_blobs,
+        "hot_bytes": machine.changes.hot_bytes,
+        "streams": {stream.path: _describe(stream, contents) for stream in contents.streams()},
+    }
+
+
+def _describe(stream: Stream, contents: Contents) -> dict[str, Any]:
+    log = stream.log
+    return {
+        **{slot: getattr(stream, slot) for slot in Stream.__slots__ if slot not in LOCAL},
+        "first": (log.first_ordinal, log.first_byte),
+        "own": (log.own_ordinal, log.own_byte),
+        "cold": (log.cold_ordinal, log.cold_byte),
+        "tail": (log.tail_ordinal, log.tail_byte),
+        "messages": None if stream.deleted else contents.messages(stream),
     }
 
 
 def image_bytes(machine: StateMachine) -> bytes:
-    return b"".join(encode_capture(capture(machine), "0" * 32, 1))
+    """All that is kept of a machine whose streams are all in memory."""
+    streams = [machine.by_id[stream_id] for stream_id in sorted(machine.by_id)]
+    subscriptions = machine.subscriptions
+    return msgspec.msgpack.encode(
+        [
+            machine.births,
+            sorted((b.name, b.created_ms, b.streams) for b in machine.names.buckets.values()),
+            list(machine.names.keys_from(b"")),
+            sorted(machine.shared_blobs.items()),
+            machine.changes.hot_bytes,
+            [encode_image(image_of(stream)) for stream in streams],
+            [hot_content(stream.stream_id, stream.log.unpublished()) for stream in streams],
+            subscriptions.keys,
+            [encode_subscription(each) for _, each in sorted(subscriptions.by_id.items())],
+        ]
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +20,8 @@ keys = st.builds(
 
 def filled(wanted: set[bytes]) -> Namespace:
     names = Namespace()
-    for key in wanted:
-        names.add(key, NOW_MS)
+    for number, key in enumerate(sorted(wanted)):
+        names.add(key, number + 1, NOW_MS)
     return names
 
 
@@ -32,8 +34,9 @@ def test_the_first_slash_splits_bucket_from_stream() -> None:
 @brief
 def test_keys_come_in_the_order_of_their_bytes(added: set[bytes], removed: set[bytes]) -> None:
     names = filled(added | removed)
-    for key in removed:
-        names.remove(key)
+    for number, key in enumerate(sorted(added | removed)):
+        if key in removed:
+            names.remove(key, number + 1)
     left = sorted(added - removed)
     assert list(names.keys_from(b"")) == left
     assert len(names) == len(left)
@@ -51,23 +54,74 @@ def test_a_walk_may_begin_at_or_behind_any_key(wanted: set[bytes], first: bytes)
     assert list(names.keys_from(first, inclusive=False)) == behind
 
 
-@given(st.sets(keys, max_size=30), st.integers(0, 40), st.integers(0, 40))
+class Names:
+    """A shelf of nothing but names."""
+
+    def __init__(self, names: set[bytes]) -> None:
+        self._names = names
+
+    def find(self, path: bytes) -> bytes | None:
+        return None
+
+    def find_by_id(self, stream_id: int) -> bytes | None:
+        return None
+
+    def names(self, first: bytes, *, inclusive: bool = True) -> Iterator[bytes]:
+        return iter(sorted(n for n in self._names if n > first or (inclusive and n == first)))
+
+
+@given(st.sets(keys, max_size=20), st.sets(keys, max_size=20), st.sets(keys, max_size=20), keys)
 @brief
-def test_keys_can_be_taken_by_their_place(wanted: set[bytes], index: int, count: int) -> None:
-    found = list(filled(wanted).keys_at(index, count))
-    assert found == sorted(wanted)[index : index + count]
+def test_names_at_rest_and_news_about_them_are_listed_as_one(
+    shelved: set[bytes], removed: set[bytes], added: set[bytes], first: bytes
+) -> None:
+    shelf = Names(shelved)
+    names = Namespace(shelf)
+    for bucket in (b"aaaa", b"aaaa-", b"bbbb"):
+        count = sum(split_key(key)[0] == bucket for key in shelved)
+        names.add_bucket(bucket, NOW_MS, count)
+    for key in removed & shelved:
+        names.remove(key, 1)
+    for key in added - (shelved - removed):
+        names.add(key, 2, NOW_MS)
+    expected = sorted((shelved - removed) | added)
+    told = names.news()
+    for _ in range(2):  # before and after the shelf knows
+        assert list(names.keys_from(b"")) == expected
+        assert list(names.keys_from(first)) == [key for key in expected if key >= first]
+        behind = [key for key in expected if key > first]
+        assert list(names.keys_from(first, inclusive=False)) == behind
+        assert len(names) == len(expected)
+        shelf._names = set(expected)
+        names.settle(told)
+    assert names.news() == {}
+
+
+def test_news_that_came_after_a_checkpoint_was_taken_stay_news() -> None:
+    shelf = Names(set())
+    names = Namespace(shelf)
+    for key in (b"aaaa/x", b"aaaa/y", b"aaaa/z"):
+        names.add(key, 1, NOW_MS)
+    told = names.news()
+    names.remove(b"aaaa/x", 1)
+    names.remove(b"aaaa/y", 1)
+    names.add(b"aaaa/y", 2, NOW_MS)
+    shelf._names = {b"aaaa/x", b"aaaa/y", b"aaaa/z"}
+    names.settle(told)
+    assert names.news() == {b"aaaa/x": -1, b"aaaa/y": 2}
+    assert list(names.keys_from(b"")) == [b"aaaa/y", b"aaaa/z"]
 
 
 def test_a_bucket_stays_when_its_last_stream_leaves() -> None:
     names = filled({b"aaaa/x"})
-    names.remove(b"aaaa/x")
+    names.remove(b"aaaa/x", 1)
     assert names.buckets[b"aaaa"].streams == 0
 
 
 def test_a_stream_joins_the_bucket_that_is_there() -> None:
     names = Namespace()
     names.add_bucket(b"aaaa", NOW_MS)
-    names.add(b"aaaa/x", NOW_MS + 5)
-    names.add(b"bbbb/x", NOW_MS + 5)
+    names.add(b"aaaa/x", 1, NOW_MS + 5)
+    names.add(b"bbbb/x", 2, NOW_MS + 5)
     assert (names.buckets[b"aaaa"].created_ms, names.buckets[b"aaaa"].streams) == (NOW_MS, 1)
     assert names.buckets[b"bbbb"].created_ms == NOW_MS + 5

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.limits import SMALL_BLOCK_BYTES
-from millstream.state.log import Log, decode_ends
+from millstream.state.log import Log, cut_block, decode_ends
 from tests.unit.effort import brief, briefer
 
 MANY = 600  # tiny appends; enough to be merged at least once
@@ -35,11 +35,12 @@ appends = st.one_of(
 
 
 class Model:
-    """A log and the list it has to agree with."""
+    """A log and the list it has to agree with; a fork's begins with what it inherited."""
 
     def __init__(self) -> None:
         self.log = Log()
         self.messages: list[bytes] = []
+        self.inherited = 0  # messages, the last one perhaps cut
 
     def append(self, message_sizes: list[int], twist: int = 0) -> None:
         messages: list[bytes] = []
@@ -56,11 +57,13 @@ class Model:
         return [0, *accumulate(map(len, self.messages))]
 
     def check(self) -> None:
-        log, bounds = self.log, self.bounds
+        log, bounds, own = self.log, self.bounds, self.inherited
         assert (log.tail_ordinal, log.tail_byte) == (len(self.messages), bounds[-1])
-        assert [log.byte_at(ordinal) for ordinal in range(len(bounds))] == bounds
-        assert [log.ordinal_at(byte) for byte in bounds] == list(range(len(bounds)))
-        assert b"".join(log.slices(0, bounds[-1])) == b"".join(self.messages)
+        assert (log.own_ordinal, log.own_byte) == (own, bounds[own])
+        held = range(own, len(bounds))
+        assert [log.byte_at(ordinal) for ordinal in held] == bounds[own:]
+        assert [log.ordinal_at(byte) for byte in bounds[own:]] == list(held)
+        assert b"".join(log.slices(bounds[own], bounds[-1])) == b"".join(self.messages[own:])
 
 
 def build(groups: list[list[list[int]]]) -> Model:
@@ -147,23 +150,50 @@ def test_slices_are_the_bytes_between_two_places(model: Model, data: st.DataObje
 
 
 def cut(model: Model, byte: int) -> Model:
-    """The prefix as the list would make it: a cut inside a message makes it a shorter one."""
+    """A fork as the list would make it: a cut inside a message makes it a shorter one."""
     short = Model()
     for message, begin in zip(model.messages, model.bounds, strict=False):
         if begin < byte:
             short.messages.append(message[: byte - begin])
-    short.log = model.log.prefix(len(short.messages), byte)
+    short.inherited = len(short.messages)
+    short.log = model.log.branch(short.inherited, byte)
     return short
 
 
 @given(logs, st.data())
 @brief
-def test_a_prefix_cut_anywhere_holds_everything_before_the_cut(
+def test_a_fork_cut_anywhere_counts_from_the_cut_and_holds_nothing_before_it(
     model: Model, data: st.DataObject
 ) -> None:
     near = st.sampled_from(model.bounds).map(lambda bound: min(bound + 1, model.log.tail_byte))
     byte = data.draw(st.one_of(st.integers(0, model.log.tail_byte), near))
-    cut(model, byte).check()
+    fork = cut(model, byte)
+    fork.check()
+    assert fork.log.datas == []
+    assert (fork.log.first_ordinal, fork.log.first_byte) == (0, 0)
+    assert fork.log.held_byte == fork.log.cold_byte == byte
+    if byte:
+        assert fork.log.ordinal_at(byte - 1) is None
+
+
+@given(logs, st.data())
+@brief
+def test_what_a_fork_inherits_is_cut_out_of_its_sources_blocks(
+    model: Model, data: st.DataObject
+) -> None:
+    if not model.messages:
+        return
+    byte = data.draw(st.integers(1, model.log.tail_byte))
+    fork = cut(model, byte)
+    _, start, blocks = model.log.blocks_between(0, byte)
+    found = list[bytes]()
+    for block in blocks:
+        block_bytes, ends, _ = cut_block(block, byte - start)
+        whole = [len(block_bytes)] if ends is None else list(ends)
+        assert whole[-1] == len(block_bytes)
+        found += [block_bytes[a:b] for a, b in zip([0, *whole], whole, strict=False)]
+        start += len(block[0])
+    assert found == fork.messages
 
 
 @given(logs, st.data(), st.lists(appends, max_size=4), st.lists(appends, max_size=4))
@@ -193,19 +223,30 @@ def test_a_fork_of_a_fork_is_right_too(model: Model, data: st.DataObject) -> Non
     cut(fork, data.draw(st.integers(0, fork.log.tail_byte))).check()
 
 
-def test_a_fork_shares_the_blocks_it_inherits_whole() -> None:
-    model = build([[[SMALL_BLOCK_BYTES]], [[SMALL_BLOCK_BYTES]], [[10]]])
-    fork = model.log.prefix(2, 2 * SMALL_BLOCK_BYTES)
-    assert [a is b for a, b in zip(fork.datas, model.log.datas, strict=False)] == [True, True]
+@given(logs, st.data())
+@brief
+def test_blocks_between_two_places_are_those_that_hold_something_of_it(
+    model: Model, data: st.DataObject
+) -> None:
+    if not model.messages:
+        return
+    start = data.draw(st.integers(0, model.log.tail_byte - 1))
+    end = data.draw(st.integers(start + 1, model.log.tail_byte))
+    ordinal, byte, blocks = model.log.blocks_between(start, end)
+    assert model.bounds[ordinal] == byte <= start
+    size = sum(len(block) for block, _, _ in blocks)
+    whole = b"".join(model.messages)
+    assert b"".join(block for block, _, _ in blocks) == whole[byte : byte + size]
+    assert byte + len(blocks[0][0]) > start
+    assert byte + size >= end > byte + size - len(blocks[-1][0])
 
 
-def test_a_fork_keeps_sharing_while_the_source_grows_past_its_next_merge() -> None:
-    model = build([[[SMALL_BLOCK_BYTES]]])
-    fork = model.log.prefix(1, SMALL_BLOCK_BYTES)
-    for _ in range(2 * MANY):
-        model.append([3])
-    assert fork.datas[0] is model.log.datas[0]
-    assert (fork.tail_ordinal, fork.tail_byte) == (1, SMALL_BLOCK_BYTES)
+def test_a_fork_of_a_trimmed_log_shows_what_its_source_shows() -> None:
+    model = build([[[3], [4], [5]]])
+    model.log.trim(1, 3)
+    fork = model.log.branch(2, 7)
+    assert (fork.first_ordinal, fork.first_byte) == (1, 3)
+    assert (fork.own_ordinal, fork.tail_ordinal, fork.tail_byte) == (2, 2, 7)
 
 
 def test_slices_of_whole_blocks_are_the_blocks_and_not_copies() -> None:
@@ -255,9 +296,24 @@ def test_an_empty_log_has_one_boundary(byte: int) -> None:
     assert log.byte_at(0) == 0
     assert log.ordinal_at(byte) == (0 if byte == 0 else None)
     assert log.slices(0, 0) == []
-    assert log.prefix(0, 0).tail_byte == 0
+    assert log.branch(0, 0).tail_byte == 0
+    assert log.unpublished() == []
 
 
 def test_ends_decode_from_the_form_in_which_commands_carry_them() -> None:
     assert decode_ends(b"") is None
     assert decode_ends(array("I", [3, 9]).tobytes()) == array("I", [3, 9])
+
+
+@pytest.mark.parametrize(
+    ("size", "ends", "times"),
+    [(2, [2], [7]), (3, [3], [7]), (4, [3, 4], [7, 8]), (8, [3, 8], [7, 8])],
+)
+def test_a_cut_block_ends_its_last_message_at_the_cut(
+    size: int, ends: list[int], times: list[int]
+) -> None:
+    block = (b"onethreefour", array("I", [3, 8, 12]), array("Q", [7, 8, 9]))
+    cut = cut_block(block, size)
+    assert cut == (b"onethreefour"[:size], array("I", ends), array("Q", times))
+    assert cut_block(block, 12) is block
+    assert cut_block((b"one", None, 7), 2) == (b"on", None, 7)

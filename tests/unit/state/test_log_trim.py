@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.formats.runs import Run, Segment
 from millstream.limits import SMALL_BLOCK_BYTES
-from millstream.state.log import Log
+from millstream.state.log import Log, count_messages
 from tests.unit.effort import brief
 from tests.unit.state.test_log import MANY, Model, appends, build, cut, logs
 
@@ -23,21 +24,29 @@ class Trimmed:
         return self.model.log
 
     def trim(self, ordinal: int) -> None:
-        self.log.trim(ordinal, self.model.bounds[ordinal])
+        """Nobody needs what comes before it, so it goes."""
+        byte, held_byte = self.model.bounds[ordinal], self.log.held_byte
+        self.log.trim(ordinal, byte)
+        assert self.log.drop(ordinal, byte) == max(0, byte - held_byte)
         self.gone = ordinal
+
+    @property
+    def held(self) -> int:
+        return max(self.gone, self.model.inherited)
 
     def check(self) -> None:
         log, bounds, messages = self.log, self.model.bounds, self.model.messages
-        kept = range(self.gone, len(bounds))
+        held = self.held
+        kept = range(held, len(bounds))
         assert (log.first_ordinal, log.first_byte) == (self.gone, bounds[self.gone])
         assert (log.tail_ordinal, log.tail_byte) == (len(messages), bounds[-1])
-        assert [log.byte_at(ordinal) for ordinal in kept] == bounds[self.gone :]
-        assert [log.ordinal_at(byte) for byte in bounds[self.gone :]] == list(kept)
-        whole = b"".join(log.slices(bounds[self.gone], bounds[-1]))
-        assert whole == b"".join(messages[self.gone :])
+        assert [log.byte_at(ordinal) for ordinal in kept] == bounds[held:]
+        assert [log.ordinal_at(byte) for byte in bounds[held:]] == list(kept)
+        whole = b"".join(log.slices(bounds[held], bounds[-1]))
+        assert whole == b"".join(messages[held:])
         self.check_blocks()
-        if self.gone and bounds[self.gone] != bounds[-1]:
-            assert log.ordinal_at(bounds[self.gone] - 1) is None
+        if held and bounds[held] != bounds[-1]:
+            assert log.ordinal_at(bounds[held] - 1) is None
 
     def check_blocks(self) -> None:
         """What bootstrap is made of: every message once, in order, whole."""
@@ -46,7 +55,7 @@ class Trimmed:
             whole = list(ends)
             found += [data[a:b] for a, b in zip([0, *whole], whole, strict=False)]
             assert whole[-1] == len(data)
-        assert found == self.model.messages[self.gone :]
+        assert found == self.model.messages[self.held :]
 
 
 def grow(trimmed: Trimmed, groups: list[list[list[int]]], twist: int) -> None:
@@ -134,6 +143,7 @@ def test_blocks_say_where_each_message_ends() -> None:
 def test_a_log_trimmed_to_its_tail_is_empty_and_goes_on_counting() -> None:
     model = build([[[3], [4]]])
     model.log.trim(2, 7)
+    model.log.drop(2, 7)
     assert model.log.blocks() == []
     assert model.log.datas == []
     model.append([5])
@@ -142,12 +152,14 @@ def test_a_log_trimmed_to_its_tail_is_empty_and_goes_on_counting() -> None:
     assert model.log.byte_at(3) == 12
 
 
-def test_trimming_gives_the_memory_back() -> None:
+def test_dropping_gives_the_memory_back_and_trimming_alone_does_not() -> None:
     model = build([[[SMALL_BLOCK_BYTES]]] * 10)
     model.log.trim(9, 9 * SMALL_BLOCK_BYTES)
+    assert len(model.log.datas) == 10
+    assert model.log.drop(9, 9 * SMALL_BLOCK_BYTES) == 9 * SMALL_BLOCK_BYTES
     assert list(map(len, model.log.datas)) == [SMALL_BLOCK_BYTES]
     small = build([[[10]] * MANY])
-    small.log.trim(MANY - 1, 10 * (MANY - 1))
+    small.log.drop(MANY - 1, 10 * (MANY - 1))
     assert sum(map(len, small.log.datas)) == 10
 
 
@@ -156,7 +168,7 @@ def test_small_appends_are_still_merged_after_many_trims() -> None:
     for number in range(6 * MANY):
         model.append([3])
         if number % 50 == 49:
-            model.log.trim(number - 20, 3 * (number - 20))
+            model.log.drop(number - 20, 3 * (number - 20))
     for _ in range(2 * MANY):
         model.append([3])
     assert len(model.log.datas) <= MANY
@@ -171,3 +183,55 @@ def test_bytes_and_messages_start_where_they_are_told() -> None:
     assert log.ordinal_at(90) == 5
     assert log.ordinal_at(0) is None
     assert b"".join(log.slices(91, 93)) == b"bc"
+
+
+# Runs
+
+
+def run_of(model: Model, first: int, end: int) -> Run:
+    begin, size = model.bounds[first], model.bounds[end] - model.bounds[first]
+    return Run(1, first, begin, end - first, size, 0, 0, 0)
+
+
+SEGMENT = Segment("s", 0, 1, 1, 1, 1)
+
+
+@given(logs, st.lists(appends, max_size=3), st.data())
+@brief
+def test_published_content_may_be_dropped_and_the_rest_stays_whole(
+    model: Model, later: list[list[list[int]]], data: st.DataObject
+) -> None:
+    trimmed, count = Trimmed(model), len(model.messages)
+    cold = data.draw(st.integers(0, count))
+    if cold:
+        assert model.log.publish(SEGMENT, run_of(model, 0, cold))
+    held = data.draw(st.integers(0, cold))
+    model.log.drop(held, model.bounds[held])
+    grow(trimmed, later, twist=1)
+    log, bounds = model.log, model.bounds
+    assert (log.held_byte, log.cold_byte) == (bounds[held], bounds[cold])
+    assert b"".join(log.slices(bounds[held], bounds[-1])) == b"".join(model.messages[held:])
+    unpublished = log.unpublished()
+    assert b"".join(block for block, _, _ in unpublished) == b"".join(model.messages[cold:])
+    assert sum(map(count_messages, unpublished)) == len(model.messages) - cold
+
+
+def test_a_run_is_only_taken_where_the_cold_content_ends() -> None:
+    model = build([[[3], [4], [5]]])
+    assert not model.log.publish(SEGMENT, run_of(model, 1, 2))
+    assert model.log.publish(SEGMENT, run_of(model, 0, 1))
+    assert not model.log.publish(SEGMENT, run_of(model, 0, 1))
+    assert not model.log.publish(SEGMENT, Run(1, 1, 3, 3, 10, 0, 0, 0))
+    assert model.log.publish(SEGMENT, run_of(model, 1, 3))
+    assert model.log.runs == [(SEGMENT, run_of(model, 0, 1)), (SEGMENT, run_of(model, 1, 3))]
+    assert model.log.cold_byte == model.log.tail_byte == 12
+
+
+def test_what_is_dropped_unpublished_counts_as_cold() -> None:
+    """It was trimmed: nobody needs to publish it any more."""
+    model = build([[[3], [4], [5]]])
+    model.log.trim(2, 7)
+    model.log.drop(2, 7)
+    assert (model.log.cold_ordinal, model.log.cold_byte) == (2, 7)
+    assert not model.log.publish(SEGMENT, run_of(model, 0, 3))
+    assert model.log.publish(SEGMENT, run_of(model, 2, 3))

@@ -19,7 +19,7 @@ def test_a_stream_needs_its_bucket_unless_it_brings_it_along() -> None:
     store = Store()
     assert isinstance(store.create(b"bucket/a", implies_bucket=False), BucketNotFound)
     assert b"bucket" not in store.machine.names.buckets
-    assert store.machine.next_stream_id == 1
+    assert store.machine.births == 0
     assert store.create(b"bucket/a") is Done.CREATED
     assert store.machine.names.buckets[b"bucket"].streams == 1
     assert store.create(b"bucket/b", implies_bucket=False) is Done.CREATED

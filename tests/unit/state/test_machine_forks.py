@@ -292,13 +292,24 @@ def test_a_deleted_source_is_gone_while_its_forks_go_on() -> None:
     assert store.messages(b"f") == [b"one", b"three", b"five", b"x"]
 
 
-def test_a_deleted_source_lets_go_of_content_that_no_fork_holds() -> None:
-    store = Store()
-    store.create(b"a", b"1")
-    store.fork(b"f", b"a")
+def test_a_deleted_source_keeps_its_content_until_its_last_fork_is_gone() -> None:
+    store = text_source()
+    store.fork(b"f", b"a", fork_ordinal=1)
     store.append(b"a", bytes(2 * SMALL_BLOCK_BYTES))
     store.delete(b"a")
+    assert store.messages(b"f") == [b"one"]
+    assert store.machine.changes.hot_bytes == [12 + 2 * SMALL_BLOCK_BYTES]
+    store.delete(b"f")
+    assert store.machine.changes.hot_bytes == [0]
     assert len(image_bytes(store.machine)) < SMALL_BLOCK_BYTES
+
+
+def test_a_fork_holds_nothing_of_what_it_inherited() -> None:
+    store = text_source()
+    store.fork(b"f", b"a", b"own")
+    assert store[b"f"].log.datas == [b"own"]
+    assert store.machine.changes.hot_bytes == [12 + 3]
+    assert store.messages(b"f") == [b"one", b"three", b"five", b"own"]
 
 
 def test_the_last_fork_takes_its_deleted_source_with_it() -> None:
@@ -309,7 +320,7 @@ def test_the_last_fork_takes_its_deleted_source_with_it() -> None:
     store.delete(b"f")
     assert b"a" in store
     store.delete(b"g")
-    assert store.machine.by_path == {}
+    assert store.machine.residents.by_path == {}
     assert store.machine.by_id == {}
     assert store.create(b"a") is Done.CREATED
 
@@ -330,10 +341,10 @@ def test_a_chain_of_deleted_sources_falls_with_its_last_fork() -> None:
     ids = [store[path].stream_id for path in (b"a", b"b", b"c", b"d")]
     for path in (b"b", b"a", b"c"):
         store.delete(path)
-    assert len(store.machine.by_path) == 4
+    assert len(store.machine.residents.by_path) == 4
     store.machine.ended.clear()
     store.delete(b"d")
-    assert store.machine.by_path == {}
+    assert store.machine.residents.by_path == {}
     assert sorted(store.machine.ended) == ids
 
 
@@ -343,7 +354,7 @@ def test_a_chain_falls_only_up_to_the_first_that_is_still_wanted() -> None:
     store.fork(b"c", b"b")
     store.delete(b"b")
     store.delete(b"c")
-    assert list(store.machine.by_path) == [b"a"]
+    assert list(store.machine.residents.by_path) == [b"a"]
     assert store[b"a"].forks == 0
 
 
@@ -355,4 +366,4 @@ def test_the_end_of_a_fork_by_any_cause_counts(act: Any) -> None:
     store.now_ms += 1000 if act is Store.expire else 0
     outcome = act(store, b"f")
     assert not isinstance(outcome, StreamError)
-    assert store.machine.by_path == {}
+    assert store.machine.residents.by_path == {}

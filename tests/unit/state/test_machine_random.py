@@ -16,11 +16,13 @@ from millstream.state.commands import (
     encode_command,
 )
 from millstream.state.decisions import decide_append, decide_publish
+from millstream.state.log import count_messages
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done, Outcome
+from millstream.state.stream import Stream
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import sequences
-from tests.unit.state.store import describe, image_bytes
+from tests.unit.state.store import blob_uses, describe, image_bytes
 
 CHANGES_NOTHING = (Done.EXISTED, Done.DUPLICATE, Done.ALREADY_CLOSED, Done.NOTHING)
 
@@ -45,22 +47,37 @@ def predict(machine: StateMachine, command: AnyCommand) -> Outcome | None:
 
 def check_whole(machine: StateMachine) -> None:
     streams = machine.by_id
-    assert {stream.path: stream for stream in streams.values()} == machine.by_path
+    assert {stream.path: stream for stream in streams.values()} == machine.residents.by_path
     forked = Counter(s.origin.source_id for s in streams.values() if s.origin is not None)
     assert {i: s.forks for i, s in streams.items() if s.forks} == dict(forked)
     assert all(stream.forks for stream in streams.values() if stream.deleted)
-    assert all(stream_id < machine.next_stream_id for stream_id in streams)
+    assert all(stream_id // machine.shards <= machine.births for stream_id in streams)
     live = sorted(stream.path for stream in streams.values() if not stream.deleted)
     assert list(machine.names.keys_from(b"")) == live
     counted = Counter(path.split(b"/")[0] for path in live)
     assert {b.name: b.streams for b in machine.names.buckets.values() if b.streams} == counted
-    used = Counter(stream.snapshot.blob for stream in streams.values() if stream.snapshot)
-    assert machine.blob_uses == used
-    for stream in streams.values():
+    blob_uses(machine)
+    hot_bytes = [0] * machine.shards
+    for stream_id, stream in streams.items():
+        check_log(stream)
+        hot_bytes[stream_id % machine.shards] += stream.log.tail_byte - stream.log.cold_byte
         if stream.snapshot is not None:
             assert not stream.deleted
-            assert stream.earliest == stream.snapshot.offset
-        assert stream.snapshot is not None or stream.log.first_ordinal == 0
+            assert stream.earliest >= stream.snapshot.offset
+    assert machine.changes.hot_bytes == hot_bytes
+
+
+def check_log(stream: Stream) -> None:
+    log = stream.log
+    assert log.first_ordinal <= log.tail_ordinal
+    assert log.first_byte <= log.tail_byte
+    assert log.own_byte <= log.held_byte <= log.cold_byte <= log.tail_byte
+    assert log.own_ordinal <= log.held_ordinal <= log.cold_ordinal <= log.tail_ordinal
+    assert sum(map(len, log.datas)) == log.tail_byte - log.held_byte
+    unpublished = b"".join(data for data, _, _ in log.unpublished())
+    assert unpublished == b"".join(log.slices(log.cold_byte, log.tail_byte))
+    counts = sum(map(count_messages, log.unpublished()))
+    assert counts == log.tail_ordinal - log.cold_ordinal
 
 
 @given(sequences)
@@ -119,10 +136,10 @@ def test_every_blob_is_in_use_or_was_given_up_exactly_once(sequence: list[AnyCom
         if isinstance(command, PublishSnapshot):
             stored[command.blob] += 1
         for name in machine.unused_blobs:
-            assert name not in machine.blob_uses
-    given_up = Counter(machine.unused_blobs)
+            assert name not in blob_uses(machine)
+    given_up, used = Counter(machine.unused_blobs), blob_uses(machine)
     once = {name for name, times in stored.items() if times == 1}
-    assert {name for name in once if given_up[name] + (name in machine.blob_uses) != 1} == set()
+    assert {name for name in once if given_up[name] + (name in used) != 1} == set()
 
 
 @given(sequences)

@@ -20,7 +20,6 @@ from millstream.errors import (
     WakeFenced,
 )
 from millstream.state.commands import InstallKeys
-from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
 from millstream.state.subscription import Step, retry_delay_ms
 from tests.unit.effort import brief
@@ -32,7 +31,7 @@ from tests.unit.state.followers import (
     describe_subscriptions,
 )
 from tests.unit.state.store import JSON, describe, image_bytes
-from tests.unit.state.test_images import restore
+from tests.unit.state.tiered import restarted
 
 # What is followed
 
@@ -534,11 +533,11 @@ def busy_store() -> Followers:
 
 def test_every_field_survives_a_checkpoint() -> None:
     store = busy_store()
-    restored = restore(image_bytes(store.machine))
-    assert describe_subscriptions(restored) == describe_subscriptions(store.machine)
-    assert describe(restored) == describe(store.machine)
-    check_bookkeeping(restored)
-    assert image_bytes(restored) == image_bytes(store.machine)
+    again = restarted(store.machine)
+    assert describe_subscriptions(again) == describe_subscriptions(store.machine)
+    assert describe(again) == describe(store.machine)
+    check_bookkeeping(again)
+    assert image_bytes(again) == image_bytes(store.machine)
 
 
 def test_a_second_pair_of_keys_is_not_taken() -> None:
@@ -604,14 +603,10 @@ def test_any_life_keeps_the_books_and_goes_on_alike_after_a_restart(
         live_a_step(store, *step)
         check_bookkeeping(store.machine)
     twin = Followers()
-    twin.machine, twin.now_ms, twin.wakes = restored(store.machine), store.now_ms, store.wakes
+    twin.machine, twin.now_ms, twin.wakes = restarted(store.machine), store.now_ms, store.wakes
     for step in after:
         live_a_step(store, *step)
         live_a_step(twin, *step)
     assert describe_subscriptions(twin.machine) == describe_subscriptions(store.machine)
     assert describe(twin.machine) == describe(store.machine)
     check_bookkeeping(twin.machine)
-
-
-def restored(machine: StateMachine) -> StateMachine:
-    return restore(image_bytes(machine))

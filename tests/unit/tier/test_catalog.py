@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from millstream.formats.runs import Run, Segment
-from millstream.tier.catalog import Catalog, Changes, Replacement, SegmentUse, StreamRow
-from tests.unit.tier.catalog_world import id_for, open_catalog
+from millstream.tier.catalog import (
+    Catalog,
+    Changes,
+    Replacement,
+    SegmentSpan,
+    SegmentUse,
+    StreamRow,
+)
+from tests.unit.tier.catalog_world import garbage_of, id_for, open_catalog
 
 SHARDS = 3
 
@@ -138,7 +145,7 @@ def test_trimming_takes_the_runs_that_end_there(catalog: Catalog) -> None:
     assert catalog.segments() == [SegmentUse(segment("one", row.stream_id % SHARDS), 50, 1)]
     merge(catalog, Changes(0, trims=[(row.stream_id, 99)]))
     assert catalog.segments() == []
-    assert catalog.garbage() == [("one", 1000)]
+    assert garbage_of(catalog) == [("one", 1000)]
 
 
 def test_runs_of_a_stream_that_is_gone_are_dropped(catalog: Catalog) -> None:
@@ -149,15 +156,15 @@ def test_runs_of_a_stream_that_is_gone_are_dropped(catalog: Catalog) -> None:
     assert catalog.runs_from(gone.stream_id, ordinal=0, limit=9) == []
     assert list(catalog.live_runs(["one"])) == [("one", run(row, 0, 5))]
     merge(catalog, Changes(0, removed=[row.stream_id]))
-    assert catalog.garbage() == [("one", 1000)]
+    assert garbage_of(catalog) == [("one", 1000)]
 
 
 def test_a_segment_of_which_no_run_is_wanted_is_garbage_at_once(catalog: Catalog) -> None:
     merge(catalog, flush(stream(b"a"), "one", run(stream(b"a"), 0, 5)))
     assert catalog.segments() == []
-    assert catalog.garbage() == [("one", 1000)]
+    assert garbage_of(catalog) == [("one", 1000)]
     catalog.forget_garbage(["one"])
-    assert catalog.garbage() == []
+    assert garbage_of(catalog) == []
 
 
 def test_a_replacement_swaps_segments(catalog: Catalog) -> None:
@@ -172,7 +179,7 @@ def test_a_replacement_swaps_segments(catalog: Catalog) -> None:
     )
     assert catalog.runs_from(row.stream_id, ordinal=7, limit=9) == [(new, run(row, 0, 10))]
     assert catalog.segments(new.shard) == [SegmentUse(new, 100, 1)]
-    assert sorted(catalog.garbage()) == [("one", 1000), ("two", 1000)]
+    assert sorted(garbage_of(catalog)) == [("one", 1000), ("two", 1000)]
 
 
 def test_of_two_replacements_of_a_segment_the_second_is_garbage(catalog: Catalog) -> None:
@@ -185,7 +192,7 @@ def test_of_two_replacements_of_a_segment_the_second_is_garbage(catalog: Catalog
     )
     merge(catalog, Changes(0, replacements=[first, second]))
     assert [use.segment.name for use in catalog.segments()] == ["1"]
-    assert sorted(catalog.garbage()) == [("2", 1000), ("old", 1000)]
+    assert sorted(garbage_of(catalog)) == [("2", 1000), ("old", 1000)]
 
 
 def test_what_was_trimmed_during_a_compaction_does_not_come_back(catalog: Catalog) -> None:
@@ -241,6 +248,23 @@ def test_many_rows_are_merged_as_one_is(catalog: Catalog) -> None:
     assert catalog.verify() == (2001, 1, 1, None)
     catalog.merge(Changes(3, removed=[row.stream_id for row in rows[1:]]))
     assert catalog.verify() == (1, 1, 1, None)
+
+
+def test_the_span_of_a_segment_tells_its_live_rows_and_streams(catalog: Catalog) -> None:
+    row = stream(b"b/one")
+    other = next(
+        found
+        for number in range(2, 100)
+        if (found := stream(b"b/%d" % number, number)).stream_id % SHARDS == row.stream_id % SHARDS
+    )
+    shard = row.stream_id % SHARDS
+    changes = flush(row, "x", run(row, 0, 4), run(other, 0, 3))
+    catalog.merge(Changes(1, streams=[row, other], segments=changes.segments, runs=changes.runs))
+    first, last = sorted((row.stream_id, other.stream_id))
+    assert catalog.segment_spans(shard) == {"x": SegmentSpan(7, first, last)}
+    catalog.merge(Changes(2, removed=[other.stream_id]))
+    assert catalog.segment_spans(shard) == {"x": SegmentSpan(4, row.stream_id, row.stream_id)}
+    assert catalog.segment_spans((shard + 1) % SHARDS) == {}
 
 
 def test_live_runs_of_several_shards_come_in_the_order_of_streams(catalog: Catalog) -> None:

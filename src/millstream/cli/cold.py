@@ -1,0 +1,216 @@
+"""`millstream restore`, `millstream verify` and `millstream gc`: the cold store as a backup."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from typing import Any
+
+from millstream.cli.flags import add_settings, settings_given
+from millstream.cli.progress import ProgressBar
+from millstream.config import Config, InvalidSetting, build_config, parse_count
+from millstream.errors import StartupError
+from millstream.restore import restore
+from millstream.verify import verify
+
+EXIT_DIFFERENT = 1
+GARBAGE_URL = "/__millstream/garbage"
+ANSWER_SECONDS_MAX = 600.0  # a collection of very many objects takes its time
+
+_RESTORE_TEXT = """\
+Build a data folder from what a server left in its cold store, and go on from there:
+
+  millstream restore --cold s3://bucket/prefix --data-dir new
+  millstream serve   --cold s3://bucket/prefix --data-dir new
+
+The machine that used the cold store before must be off, and stay off. What it had acknowledged and
+not yet taken to the cold store is lost.
+"""
+
+_VERIFY_TEXT = """\
+Check everything a stopped server keeps: the catalog, every segment, every snapshot, and the copy
+of the catalog in the cold store. Exit code 0: all is sound; 1: it is not, and the output says
+where; 2: it could not be checked.
+"""
+
+_GC_TEXT = """\
+Delete what the cold store holds and nobody needs any more. The server does this by itself; this
+does it now, or with --dry-run shows what would go and what waits for what.
+"""
+
+_Commands = argparse._SubParsersAction  # the type of what add_subparsers returns
+
+
+def add_cold_commands(commands: _Commands[argparse.ArgumentParser]) -> None:
+    for name, text, description in (
+        ("restore", "build a data folder from the cold store", _RESTORE_TEXT),
+        ("verify", "check everything a stopped server keeps", _VERIFY_TEXT),
+    ):
+        command = _add(commands, name, text, description)
+        settings = dataclasses.fields(Config)
+        add_settings(
+            command,
+            [s for s in settings if s.name == "data_dir" or s.name.startswith("cold")],
+        )
+        if name == "verify":
+            command.add_argument(
+                "--max-differences",
+                metavar="N",
+                default="20",
+                help="stop after so many (default: 20)",
+            )
+    collect = _add(commands, "gc", "delete what the cold store holds for nobody", _GC_TEXT)
+    collect.add_argument(
+        "--server",
+        metavar="URL",
+        default="http://127.0.0.1:4437",
+        help="the running server (default: http://127.0.0.1:4437)",
+    )
+    collect.add_argument("--dry-run", action="store_true", help="only show what would go")
+
+
+def _add(
+    commands: _Commands[argparse.ArgumentParser], name: str, text: str, description: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=text,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+# Restore
+
+
+def run_restore(arguments: argparse.Namespace) -> int:
+    config = build_config(settings_given(arguments))
+    if not config.cold:
+        raise InvalidSetting("say where the cold store is: --cold s3://bucket/prefix or fs:DIR")
+    with ProgressBar() as progress:
+        restored = restore(config, progress)
+    for problem in restored.passed_over:
+        print(f"passed over a newer copy of the catalog: {problem}")
+    print(
+        f"restored {_count(restored.streams, 'stream')} as of log position {restored.manifest.lsn} "
+        f"into {config.data_dir}"
+    )
+    if restored.shortened:
+        print(
+            f"{_count(restored.shortened, 'stream')} had content that was not in the cold store "
+            "yet; they end before it"
+        )
+    shards = restored.manifest.shards
+    flag = "" if shards == Config.shards else f" --shards {shards}"
+    print(
+        f"start it with: millstream serve --data-dir {config.data_dir} --cold {config.cold}{flag}"
+    )
+    return 0
+
+
+# Verify
+
+
+def run_verify(arguments: argparse.Namespace) -> int:
+    config = build_config(settings_given(arguments))
+    try:
+        differences_max = parse_count(arguments.max_differences)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"--max-differences: {error}") from None
+    with ProgressBar() as progress:
+        found = verify(config, differences_max, progress)
+    for difference in found.differences:
+        print(difference)
+    looked_at = (
+        f"{_count(found.streams, 'stream')}, {_count(found.segments, 'segment')} with "
+        f"{_count(found.runs, 'run')} of {_size(found.run_bytes)}, "
+        f"{_count(found.snapshots, 'snapshot')}"
+    )
+    if found.manifest_lsn is None:
+        looked_at += "; no copy of the catalog in the cold store yet"
+    else:
+        looked_at += f"; copy of the catalog at {found.manifest_lsn}"
+    if not found.differences:
+        print(f"sound: {looked_at}")
+        return 0
+    count = _count(len(found.differences), "difference")
+    if found.is_complete:
+        print(f"{count} in {looked_at}")
+    else:
+        print(f"{count}, then stopped looking: {looked_at}")
+    return EXIT_DIFFERENT
+
+
+# Garbage
+
+
+def run_gc(arguments: argparse.Namespace) -> int:
+    answer = _ask(arguments.server, "GET" if arguments.dry_run else "POST")
+    if not arguments.dry_run:
+        _print_table(answer["deleted"]["listed"])
+        print(f"deleted {_totals(answer['deleted'])}")
+        return 0
+    _print_table([*answer["ready"]["listed"], *answer["waiting"]["listed"]])
+    print(f"would go now: {_totals(answer['ready'])}")
+    print(f"has to wait:  {_totals(answer['waiting'])}")
+    return 0
+
+
+def _ask(server: str, method: str) -> Any:
+    url = server.rstrip("/") + GARBAGE_URL
+    if not url.startswith(("http://", "https://")):
+        raise InvalidSetting(
+            f"--server: {server!r} is not an address such as http://127.0.0.1:4437"
+        )
+    request = urllib.request.Request(url, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS_MAX) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        text = error.read().decode(errors="replace")
+        try:
+            text = json.loads(text)["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise StartupError(f"{url} answered {error.code}: {text}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise StartupError(f"{url} does not answer: {reason}; is the server running?") from error
+
+
+def _print_table(listed: Iterable[dict[str, Any]]) -> None:
+    rows = [
+        (
+            "" if each["bytes"] is None else _size(each["bytes"]),
+            each["name"],
+            each["reason"],
+            f"waits for {each['waits_for']}" if "waits_for" in each else "",
+        )
+        for each in listed
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    for size, name, reason, waits_for in rows:
+        print(
+            f"{size:>{widths[0]}}  {name:<{widths[1]}}  {reason:<{widths[2]}}  {waits_for}".rstrip()
+        )
+
+
+def _totals(part: dict[str, Any]) -> str:
+    return f"{_count(part['objects'], 'object')}, {_size(part['bytes'])}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _size(number: int) -> str:
+    size, unit = float(number), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,0 +1,34 @@
+"""Settings as flags of a command."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from millstream.cli.docs import describe_default
+from millstream.config import Config, flag_name
+
+
+def add_settings(
+    command: argparse.ArgumentParser, settings: Iterable[dataclasses.Field[Any]]
+) -> None:
+    for setting in settings:
+        text, shape = setting.metadata["help"], setting.metadata["shape"]
+        if shape and setting.default is not None:
+            text += f" (default: {describe_default(setting).strip('`')})"
+        if shape:
+            command.add_argument(flag_name(setting), metavar=shape, help=text.replace("%", "%%"))
+        else:
+            command.add_argument(flag_name(setting), action="store_const", const="true", help=text)
+
+
+def settings_given(arguments: argparse.Namespace) -> dict[str, str | None]:
+    """The text of each setting that the command takes; None where the flag was not given."""
+    given = vars(arguments)
+    return {
+        setting.name: given[setting.name]
+        for setting in dataclasses.fields(Config)
+        if setting.name in given
+    }

@@ -1,0 +1,89 @@
+"""`millstream pipeline run`: the data pipeline beside a server. Spark is loaded only here."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from millstream.cli.flags import add_settings, settings_given
+from millstream.config import Config, InvalidSetting, java_home, log_settings, parse_seconds
+from millstream.pipeline.requirements import check_requirements
+from millstream.telemetry import configure_logs
+
+_RUN_TEXT = """\
+Run the jobs that a server has for the data pipeline, on Spark. Without --once it waits for more.
+
+  millstream pipeline run --server http://127.0.0.1:4437
+  millstream pipeline run --server http://10.0.0.5:4437 --master spark://10.0.0.9:7077 --once
+"""
+_LOG_SETTINGS = ("log_format", "log_level")
+
+
+def add_pipeline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    pipeline = commands.add_parser("pipeline", help="run jobs of the data pipeline on Spark")
+    actions = pipeline.add_subparsers(dest="action", required=True, metavar="ACTION")
+    run = actions.add_parser(
+        "run",
+        help="ask a server for jobs and run them",
+        description=_RUN_TEXT,
+        epilog="The --cold flags are those of serve, and so are their variables. The server says "
+        "where its segments are; the keys of the store it keeps to itself.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument(
+        "--server",
+        metavar="URL",
+        default="http://127.0.0.1:4437",
+        help="the server to work for (default: %(default)s)",
+    )
+    run.add_argument(
+        "--master",
+        default="local[2]",
+        help="local[N], spark://…, k8s://… or yarn (default: %(default)s)",
+    )
+    run.add_argument(
+        "--once", action="store_true", help="end when the server has no more jobs for now"
+    )
+    run.add_argument(
+        "--interval",
+        metavar="TIME",
+        default="60s",
+        help="how long to wait before asking again (default: %(default)s)",
+    )
+    run.add_argument(
+        "--spark-conf",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a setting of Spark's own; may be given several times",
+    )
+    settings = dataclasses.fields(Config)
+    add_settings(run, [each for each in settings if each.name.startswith("cold")])
+    add_settings(run, [each for each in settings if each.name in _LOG_SETTINGS])
+
+
+def run_pipeline(arguments: argparse.Namespace) -> int:
+    flags = settings_given(arguments)
+    configure_logs(*log_settings(flags))
+    interval_seconds = parse_seconds(arguments.interval)
+    spark = dict(_name_and_value(text) for text in arguments.spark_conf)
+    check_requirements(java_home())
+    from millstream.pipeline import runner
+
+    return runner.run_pipeline(
+        runner.RunSettings(
+            server=arguments.server,
+            master=arguments.master,
+            once=arguments.once,
+            interval_seconds=interval_seconds,
+            cold_flags=flags,
+            spark=spark,
+        )
+    )
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidSetting(f"--spark-conf: {text!r} is not a setting such as spark.app.name=x")
+    return name, value

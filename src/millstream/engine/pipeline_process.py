@@ -1,0 +1,105 @@
+"""The pipeline beside the server: a process of its own, started when there is work for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from millstream.config import Config, pipeline_environment
+
+log = structlog.get_logger("millstream.pipeline")
+
+LOOK_SECONDS = 20.0  # between two looks for work
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 30.0, 900.0
+STOP_SECONDS_MAX = 10.0
+EXIT_CANNOT_RUN = 2  # it said what is missing
+
+
+class WorkFinder(Protocol):
+    def has_work(self, done: Callable[[bool], None]) -> None:
+        """Calls `done` later with whether a job would be given to who asks."""
+        ...
+
+
+class PipelineProcess:
+    """It runs all the jobs there are and ends."""
+
+    def __init__(self, config: Config, work: WorkFinder) -> None:
+        self._environment = pipeline_environment(config)
+        self._work = work
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop, url: str) -> None:
+        """`url` is where the server is reached from this machine."""
+        run = ("-m", "millstream", "pipeline", "run", "--once", "--server", url)
+        self._command = (sys.executable, *run)
+        self._task = loop.create_task(self._look_after())
+        self._task.add_done_callback(_report)
+
+    async def close(self) -> None:
+        """The process has ended when this returns."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _look_after(self) -> None:
+        failures = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if not await self._has_work():
+                continue
+            exit_code = await self._run()
+            if exit_code == EXIT_CANNOT_RUN:
+                log.warning(
+                    "the pipeline cannot run here, see its message; the server goes on without it, "
+                    "segments stay small (--pipeline off says that this is meant)"
+                )
+                return
+            failures = failures + 1 if exit_code else 0
+            if failures:
+                delay = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** (failures - 1))
+                log.warning("the pipeline ended", exit_code=exit_code, again_in_seconds=delay)
+                await asyncio.sleep(delay)
+
+    async def _has_work(self) -> bool:
+        answer = asyncio.get_running_loop().create_future()
+
+        def done(found: bool) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        self._work.has_work(done)
+        return bool(await answer)
+
+    async def _run(self) -> int:
+        log.info("starting the pipeline")
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, env=self._environment
+            )
+        except OSError as error:
+            log.warning("the pipeline cannot be started", error=str(error))
+            return 1
+        return await self._process.wait()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("looking after the pipeline failed", exc_info=task.exception())
