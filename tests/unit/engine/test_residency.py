@@ -15,7 +15,7 @@ from tests.unit.engine.world import FakeWatcher
 
 def start(office: ColdOffice) -> None:
     loop = asyncio.get_running_loop()
-    office.residency.start()
+    office.residency.start(loop)
     office.flusher.start(loop)
     office.checkpointer.start(loop)
 
