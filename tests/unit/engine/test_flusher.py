@@ -205,7 +205,7 @@ def test_runs_of_a_stream_that_was_deleted_during_the_upload_belong_to_nobody(
         await office.flush()
         assert office.machine.changes.hot_bytes == [0]
         await office.checkpoint()
-        assert [name for name, _ in office.catalog.garbage()] == office.stored()
+        assert [garbage.name for garbage in office.catalog.garbage()] == office.stored()
 
     run(tmp_path, story)
 
