@@ -145,11 +145,7 @@ class Api(Client):
         created = self.put(path, content_type=content_type, headers=headers)
         assert created.status == 201, created
         for message in messages:
-            reply = self.append(path, message, content_type=content_type)
-            while reply.status == 503 and error_code(reply) == "hot_budget_used":
-                time.sleep(0.01)  # a mostly cold server takes large messages as fast as its store
-                reply = self.append(path, message, content_type=content_type)
-            assert reply.status == 204, reply
+            assert self.append(path, message, content_type=content_type).status == 204
         return path
 
     def bucket(self, label: str = "bucket") -> str:
@@ -186,7 +182,12 @@ class Api(Client):
         content_type: str | None = TEXT,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        return self.post(path, body, content_type=content_type, headers=headers)
+        """A mostly cold server takes large messages as fast as its store: this waits for it."""
+        while True:
+            reply = self.post(path, body, content_type=content_type, headers=headers)
+            if reply.status != 503 or error_code(reply) != "hot_budget_used":
+                return reply
+            time.sleep(0.01)
 
     def close_stream(self, path: str) -> Reply:
         reply = self.post(path, headers={"Stream-Closed": "true"})

@@ -120,6 +120,11 @@ class Catalog:
         for file in [*self._files, self._root]:
             file.close()
 
+    @property
+    def newest_lsn(self) -> int:
+        """The position some file is true for, perhaps ahead of the others."""
+        return max(self._lsns)
+
     def find(self, path: bytes) -> bytes | None:
         """The image of the stream of that name."""
         file = self._files[crc32c(path) % self._shards]
