@@ -69,19 +69,21 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return uvloop.run(serve(config))
 
 
-_RUN = {
-    "serve": run_serve,
-    "pipeline": run_pipeline,
-    "restore": run_restore,
-    "verify": run_verify,
-    "gc": run_gc,
-}
+def run(arguments: argparse.Namespace) -> int:
+    commands = {
+        "serve": run_serve,
+        "pipeline": run_pipeline,
+        "restore": run_restore,
+        "verify": run_verify,
+        "gc": run_gc,
+    }
+    return commands[arguments.command](arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
-        return _RUN[arguments.command](arguments)
+        return run(arguments)
     except (InvalidSetting, StartupError) as error:
         print(f"millstream: {error}", file=sys.stderr)
         return EXIT_USAGE

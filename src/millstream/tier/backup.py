@@ -1,6 +1,6 @@
 """The catalog in the cold store: copies of its files, and manifests that say which belong together.
 
-    catalog/{lsn}/shard-0003.sqlite.zst   a copy of one file, compressed
+    catalog/{lsn}-shard-0003.sqlite.zst   a copy of one file, compressed
     catalog/manifest-{lsn}.json           every file of the catalog as of that position
 
 A manifest is stored last and names every file, so one that is there is whole. A file that did not
@@ -29,7 +29,7 @@ FORMAT = 1
 MANIFESTS_KEPT = 2  # the newest, and the one before it in case an object of it is damaged
 
 _MANIFEST = re.compile(r"catalog/manifest-(\d{16})\.json")
-_FILE = re.compile(r"catalog/\d{16}/(?:root|shard-\d{4})\.sqlite\.zst")
+_FILE = re.compile(r"catalog/\d{16}-(?:root|shard-\d{4})\.sqlite\.zst")
 
 
 class BackedUpFile(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def manifest_name(lsn: int) -> str:
 def store_file(objects: ObjectStore, lsn: int, path: Path) -> BackedUpFile:
     """Uploads the copy at `path`, which keeps the name it has in the catalog."""
     data = _compress(path)
-    name = f"{FOLDER}{lsn:016d}/{path.name}.zst"
+    name = f"{FOLDER}{lsn:016d}-{path.name}.zst"
     objects.put(name, data)
     return BackedUpFile(name, len(data), f"{crc32c(data):08x}")
 

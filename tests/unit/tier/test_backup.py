@@ -76,7 +76,7 @@ def test_only_what_the_kept_manifests_name_is_left(objects: ObjectStore, tmp_pat
     shared = {**new.files, "shard-0001.sqlite": old.files["shard-0001.sqlite"]}
     newest = Manifest(FORMAT, STORE, 3, SHARDS, 1, shared)
     store_manifest(objects, newest)
-    objects.put("catalog/0000000000000009/shard-0000.sqlite.zst", b"of an upload cut short")
+    objects.put("catalog/0000000000000009-shard-0000.sqlite.zst", b"of an upload cut short")
     objects.put("catalog/notes.txt", b"not ours")
     delete_unused(objects, [newest, new])
     kept = {file.object for manifest in (newest, new) for file in manifest.files.values()}
