@@ -7,6 +7,7 @@ memory is read as always; what is not gets 503 in time; and when the store is ba
 from __future__ import annotations
 
 import contextlib
+import http.client
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from tests.cold.traffic import (
     read_all,
     wait_until,
 )
+from tests.conformance.api import Events
+from tests.conformance.multipart import bootstrap
 from tests.crash.rounds import DrainedServer
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.http import Client
@@ -191,6 +194,60 @@ def test_a_cold_read_is_refused_in_time_and_a_hot_one_is_not(
     wait_until(lambda: client.get(f"{cold}?offset=-1").status == 200)
     assert read_all(client, cold) == expected
     assert read_all(client, hot) == newest
+    client.close()
+
+
+def test_an_event_stream_that_cannot_go_on_ends_and_can_be_taken_up_where_it_ended(
+    server: DrainedServer, proxy: FaultyStore
+) -> None:
+    client = server.client()
+    cold = "/v1/stream/cold"
+    expected = make_cold(client, cold, 600, 10_000)
+    shown, offset, rounds = b"", "-1", 0
+    while len(shown) < len(expected):
+        rounds += 1
+        with contextlib.closing(
+            Events(client.host, client.port, f"{cold}?offset={offset}&live=sse")
+        ) as events:
+            assert events.status in (200, 503)
+            data = b""
+            for event in events if events.status == 200 else ():
+                if event.kind == "data":
+                    data += event.data.encode()
+                elif event.kind == "control":
+                    shown, data = shown + data, b""
+                    offset = event.json()["streamNextOffset"]
+                    assert int(offset.split("_")[1]) == len(shown)
+                    if event.json().get("upToDate"):
+                        break
+                    if rounds <= 3:
+                        proxy.fault = Fault(status=503, methods=("GET",))
+        proxy.fault = Fault()
+        assert rounds < 50
+    assert shown == expected
+    print(f"{rounds} connections")
+    client.close()
+
+
+def test_a_bootstrap_that_cannot_go_on_is_cut_off_visibly(
+    server: DrainedServer, proxy: FaultyStore
+) -> None:
+    client = server.client()
+    assert client.put("/bucket").status == 201
+    expected = make_cold(client, "/bucket/cold", 600, 10_000)
+    connection = http.client.HTTPConnection(client.host, client.port, timeout=30)
+    connection.request("GET", "/bucket/cold/bootstrap")
+    response = connection.getresponse()
+    assert response.status == 200
+    proxy.fault = Fault(status=503, methods=("GET",))
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        response.read()
+    connection.close()
+    refused = client.get("/bucket/cold/bootstrap")
+    assert (refused.status, code(refused)) == (503, "cold_unavailable")
+    proxy.fault = Fault()
+    wait_until(lambda: client.get("/bucket/cold?max_bytes=1").status == 200)
+    assert b"".join(bootstrap(client, "/bucket/cold").messages) == expected
     client.close()
 
 
