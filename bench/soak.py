@@ -28,7 +28,7 @@ from bench.own_server import OwnServer
 from bench.servers import KINDS
 from bench.soak_clients import BUCKET, LONG_POLL, Progress, Reader, Writer, check_streams, path_of
 from bench.soak_content import Content
-from bench.wire import BINARY, JSON, encode_request, send_all, send_pipelined
+from bench.wire import BINARY, JSON, encode_request, send_all, send_bulk
 from millstream.formats.wal import crc32c
 
 RESULTS_DIR = Path(__file__).with_name("results")
@@ -174,7 +174,7 @@ def _create(own: OwnServer, content: Content, streams: int) -> None:
         encode_request("PUT", path_of(stream), JSON if content.is_json(stream) else BINARY)
         for stream in range(streams)
     )
-    send_pipelined(own.port, creates)
+    send_bulk(own.port, creates)
 
 
 def _mix(

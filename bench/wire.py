@@ -6,8 +6,9 @@ Millstream sends the first and the Node reference server the second.
 """
 
 import itertools
+import re
+import select
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -197,60 +198,92 @@ def fill_stream(port: int, name: str, content_type: str, message: bytes, count: 
     send_all(port, itertools.repeat(encode_append(name, content_type, message), count))
 
 
-PIPELINE_DEPTH = 16
+BULK_CONNECTIONS = 64
+BULK_RECEIVE_BYTES = 64 * 1024
 RETRY_SECONDS = 0.1
-RETRIES_MAX = 600
 
 
-def send_pipelined(port: int, requests: Iterable[bytes], connections: int = 8) -> int:
-    """Sends very many requests, several ahead on each connection, each taken when its turn comes.
+def send_bulk(port: int, requests: Iterable[bytes], connections: int = BULK_CONNECTIONS) -> int:
+    """Sends very many requests, one at a time on each connection, each made when its turn comes.
 
     All must be answered with 2xx; a server that is full (503) is asked again later. Returns how
     often it was full.
     """
-    source = _Source(requests)
-    with ThreadPoolExecutor(connections) as pool:
-        senders = [pool.submit(_send_ahead, port, source) for _ in range(connections)]
-        try:
-            return sum(sender.result() for sender in senders)
-        finally:
-            source.end()
+    bulk = _Bulk(port, iter(requests), connections)
+    try:
+        return bulk.run()
+    finally:
+        bulk.close()
 
 
-class _Source:
-    """Hands out requests to several threads, each once."""
+class _Bulk:
+    """One thread for all connections: more would only take turns with each other."""
 
-    def __init__(self, requests: Iterable[bytes]) -> None:
-        self._requests = iter(requests)
-        self._lock = threading.Lock()
+    def __init__(self, port: int, requests: Iterator[bytes], connections: int) -> None:
+        self._requests = requests
+        self._retries: list[bytes] = []
+        self._refused = 0
+        self._poll = select.epoll()
+        self._sockets = {
+            sock.fileno(): sock for sock in (connect(port) for _ in range(connections))
+        }
+        self._asked: dict[int, bytes] = {}
+        self._answers: dict[int, bytes] = {}
+        for descriptor in self._sockets:
+            self._poll.register(descriptor, select.EPOLLIN)
 
-    def take(self) -> list[bytes]:
-        with self._lock:
-            return list(itertools.islice(self._requests, PIPELINE_DEPTH))
+    def close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
+        self._poll.close()
 
-    def end(self) -> None:
-        with self._lock:
-            self._requests = iter(())
+    def run(self) -> int:
+        for descriptor in self._sockets:
+            self._ask(descriptor)
+        while self._asked:
+            ready = self._poll.poll(TIMEOUT_SECONDS)
+            if not ready:
+                raise BenchError(f"no answer in {TIMEOUT_SECONDS} s")
+            for descriptor, _ in ready:
+                self._hear(descriptor)
+        return self._refused
+
+    def _ask(self, descriptor: int) -> None:
+        request = self._retries.pop() if self._retries else next(self._requests, None)
+        if request is not None:
+            self._asked[descriptor] = request
+            self._answers[descriptor] = b""
+            self._sockets[descriptor].sendall(request)
+
+    def _hear(self, descriptor: int) -> None:
+        received = self._sockets[descriptor].recv(BULK_RECEIVE_BYTES)
+        if not received:
+            raise BenchError("the server closed a connection in the middle of an answer")
+        answer = self._answers[descriptor] + received
+        status = _status_if_whole(answer)
+        if status is None:
+            self._answers[descriptor] = answer
+            return
+        request = self._asked.pop(descriptor)
+        if status == 503:
+            self._refused += 1
+            self._retries.append(request)
+            time.sleep(RETRY_SECONDS)
+        elif not 200 <= status < 300:
+            line = request.partition(b"\r\n")[0].decode()
+            raise BenchError(f"{line} was answered with {status}")
+        self._ask(descriptor)
 
 
-def _send_ahead(port: int, source: _Source) -> int:
-    refused = 0
-    with Connection(port) as connection:
-        while requests := source.take():
-            connection.send(b"".join(requests))
-            replies = [connection.receive() for _ in requests]
-            for request, reply in zip(requests, replies, strict=True):
-                if reply.status == 503:
-                    refused += _send_until_taken(connection, request)
-                elif not reply.ok:
-                    line = request.partition(b"\r\n")[0].decode()
-                    raise BenchError(f"{line} was answered with {reply.status}")
-    return refused
+def _status_if_whole(answer: bytes) -> int | None:
+    """The status of an answer once all of it is there."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    length = _CONTENT_LENGTH.search(head)
+    if length is not None and len(body) < int(length[1]):
+        return None
+    return int(head[9:12])
 
 
-def _send_until_taken(connection: Connection, request: bytes) -> int:
-    for tries in range(1, RETRIES_MAX):
-        time.sleep(RETRY_SECONDS)
-        if connection.exchange(request).status != 503:
-            return tries
-    raise BenchError(f"the server is full for {RETRIES_MAX * RETRY_SECONDS:g} s")
+_CONTENT_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *([0-9]+)")

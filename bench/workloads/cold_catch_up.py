@@ -22,11 +22,12 @@ from bench.own_server import OwnServer
 from bench.payloads import Payloads, in_turn
 from bench.plan import Plan
 from bench.servers import ServerKind
-from bench.wire import BINARY, JSON, Connection, encode_request, send_all, send_pipelined
+from bench.wire import BINARY, JSON, Connection, encode_request, send_all, send_bulk
 
 BUCKET = "benchmark"
 RECORD_BYTES = 1024
 RECORDS = 128  # in one request
+WRITERS = 8
 READ_BUFFER_BYTES = 256 * 1024
 DISK_READ_BYTES = 2**20
 Store = Literal["fs", "s3"]
@@ -71,7 +72,7 @@ class ColdCatchUpCase:
         send_all(own.port, [encode_request("PUT", f"/{BUCKET}")], connections=1)
         send_all(own.port, [encode_request("PUT", path, content_type) for path in streams])
         sizes = [0] * self.clients
-        send_pipelined(own.port, self._appends(streams, sizes), connections=min(4, self.clients))
+        send_bulk(own.port, self._appends(streams, sizes), connections=WRITERS)
         own.wait_flushed()
         return sizes
 

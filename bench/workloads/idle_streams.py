@@ -16,7 +16,7 @@ from bench.own_server import OwnServer
 from bench.payloads import Payloads, in_turn
 from bench.plan import Plan
 from bench.servers import ServerKind
-from bench.wire import BINARY, encode_request, send_all, send_pipelined
+from bench.wire import BINARY, encode_request, send_all, send_bulk
 
 BUCKET = "benchmark"
 RECORD_BYTES = 1024
@@ -46,13 +46,13 @@ class IdleStreamsCase:
             own.start()
             figures = self._create(own)
             if self.history_bytes:
-                send_pipelined(own.port, self._history())
+                send_bulk(own.port, self._history())
                 own.wait_idle()
                 figures["rss_with_history_mib"] = own.server.rss_mib()
             figures["stop_seconds"] = own.stop()
             figures["start_seconds"] = own.start()
             figures["rss_after_start_mib"] = own.server.rss_mib()
-            send_pipelined(own.port, self._tail())
+            send_bulk(own.port, self._tail())
             figures["log_mib"] = own.metrics()["millstream_wal_bytes"] / 2**20
             own.kill()
             figures["start_after_kill_seconds"] = own.start()
@@ -65,7 +65,7 @@ class IdleStreamsCase:
         send_all(own.port, [encode_request("PUT", f"/{BUCKET}")], connections=1)
         began = time.monotonic()
         names = (_stream(number) for number in range(self.streams))
-        send_pipelined(own.port, (encode_request("PUT", name, BINARY) for name in names))
+        send_bulk(own.port, (encode_request("PUT", name, BINARY) for name in names))
         seconds = time.monotonic() - began
         metrics = own.wait_idle()
         idle_mib = own.server.rss_mib()

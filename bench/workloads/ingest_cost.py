@@ -16,7 +16,7 @@ from bench.own_server import OwnServer
 from bench.payloads import Payloads, in_turn
 from bench.plan import Plan
 from bench.servers import ServerKind
-from bench.wire import BINARY, JSON, encode_request, send_all, send_pipelined
+from bench.wire import BINARY, JSON, encode_request, send_all, send_bulk
 
 BUCKET = "benchmark"
 REQUEST_BYTES = 4096  # so each stream gets its GiB's share in many small pieces
@@ -45,9 +45,9 @@ class IngestCostCase:
             content_type = JSON if self.is_json else BINARY
             send_all(own.port, [encode_request("PUT", f"/{BUCKET}")], connections=1)
             creates = (encode_request("PUT", _stream(n), content_type) for n in range(self.streams))
-            send_pipelined(own.port, creates)
+            send_bulk(own.port, creates)
             cpu_before, began = own.server.cpu_seconds(), time.monotonic()
-            refused = send_pipelined(own.port, self._appends())
+            refused = send_bulk(own.port, self._appends())
             seconds = time.monotonic() - began
             cpu_seconds = own.server.cpu_seconds() - cpu_before
             metrics = own.wait_idle()

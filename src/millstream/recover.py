@@ -52,7 +52,7 @@ def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
         disk,
         folder.checkpoints,
         folder.store_id,
-        catalog.lsn,
+        catalog.newest_lsn,
         may_start_over=holds_whole_log(disk, folder.wal),
     )
     lsn = _merge(folder, catalog, checkpoint)
@@ -101,14 +101,15 @@ def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
 
 def _merge(folder: DataFolder, catalog: Catalog, checkpoint: Checkpoint | None) -> int:
     """The position that catalog and checkpoint stand for, once the catalog has the checkpoint."""
-    if checkpoint is None:
+    is_restored = catalog.record(RESTORED) is not None
+    if checkpoint is None and (is_restored or not catalog.newest_lsn):
         return catalog.lsn
-    if checkpoint.lsn < catalog.lsn:
+    if checkpoint is None or checkpoint.lsn < catalog.newest_lsn:
         raise DamagedData(
-            f"{folder.checkpoints}/{checkpoint_name(checkpoint.lsn)}",
+            f"{folder.checkpoints}/{checkpoint_name(catalog.newest_lsn)}",
             0,
-            f"a checkpoint at {catalog.lsn}, as the catalog has it",
-            f"one at {checkpoint.lsn}",
+            f"a checkpoint at {catalog.newest_lsn}, as the catalog has it",
+            "none" if checkpoint is None else f"one at {checkpoint.lsn}",
         )
     if catalog.lsn < checkpoint.lsn:
         try:

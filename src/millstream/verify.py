@@ -202,6 +202,11 @@ class _Walk:
             if self._blobs[image.snapshot[2]] == 1:
                 yield from self._check_blob(image)
                 self._progress("reading snapshots", len(self._blobs), len(self._blobs))
+        if catalog.is_even:
+            yield from self._check_shared(catalog)
+
+    def _check_shared(self, catalog: Catalog) -> Iterator[str]:
+        """Who counts too little will delete a blob that somebody needs."""
         for blob, users in self._blobs.items():
             record = catalog.record(BLOB + blob)
             counted = 1 if record is None else int(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -9,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from millstream.config import build_config
 from millstream.pipeline.compaction import Rewrite
-from millstream.pipeline.job_client import JobClient
+from millstream.pipeline.job_client import JobClient, JobRefused
 from millstream.restore import restore
 from millstream.state.images import decode_image
 from millstream.tier.catalog import Catalog
@@ -30,6 +29,7 @@ from tests.cold.backup_world import (
     wait_until,
 )
 from tests.cold.impatient import MODULE
+from tests.support.server import running_server
 
 SWIFT = (*EAGER, "--catalog-upload-interval", "50ms")
 GARBAGE = "/__millstream/garbage"
@@ -149,8 +149,6 @@ def test_the_command_shows_what_waits_and_collects_what_may_go(tmp_path: Path) -
 
 
 def test_a_server_in_memory_has_no_garbage(tmp_path: Path) -> None:
-    from tests.support.server import running_server
-
     with running_server(None, "--log-level", "warning") as server:
         client = server.client()
         assert client.get(GARBAGE).status == 404
@@ -236,8 +234,9 @@ class Story:
         for number in range(offer.tasks):
             rewrite._rewrite(number)
         if self.chance.random() < 0.7:
-            client.commit(offer.job)
-            self.compactions += 1
+            with contextlib.suppress(JobRefused):  # nothing lives in one of its segments any more
+                client.commit(offer.job)
+                self.compactions += 1
         elif self.chance.random() < 0.5:
             client.give_up(offer.job)
 
@@ -248,6 +247,7 @@ class Story:
             wait_until(lambda: names_of(self.cold) == self.referred(), "all garbage is gone")
             self.writer.check_all()
         self.check(self.data)
+        print(f"{self.born} streams, {self.compactions} compactions")
 
     def referred(self) -> set[str]:
         """What the catalog refers to; beside the server, which reads and writes it too."""
@@ -272,9 +272,9 @@ def test_a_job_that_takes_its_time_keeps_what_it_uploaded(tmp_path: Path) -> Non
             writer.append("log", b"piece %d;" % number)
             writer.flush("log")
         client = JobClient(server.url)
-        found: list[Any] = []
-        wait_until(lambda: bool(found.append(client.ask("compact")) or found[-1]), "a job")
-        offer = found[-1]
+        wait_until(lambda: not look(writer)["waiting"]["objects"], "a checkpoint has them all")
+        offer = client.ask("compact")
+        assert offer is not None
         before = names_of(cold)
         Rewrite(server.url, offer, ColdSettings(f"fs:{cold}"))._rewrite(0)
         [new] = names_of(cold) - before
@@ -287,18 +287,15 @@ def test_a_job_that_takes_its_time_keeps_what_it_uploaded(tmp_path: Path) -> Non
         writer.check_all()
 
 
-@pytest.mark.parametrize("flags", [QUIET])
-def test_a_store_that_is_away_keeps_nobody_from_stopping(
-    tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_a_store_that_is_away_keeps_nobody_from_stopping(tmp_path: Path) -> None:
     """Nobody answers at this address; appends and the stop go on without it."""
     away = (
         *("--cold", "s3://nobody/here", "--cold-endpoint", "http://127.0.0.1:9"),
         *("--cold-access-key-id", "a", "--cold-secret-access-key", "b", "--cold-timeout", "1s"),
     )
     writer = Writer()
-    with serving(writer, tmp_path / "data", *flags, *away):
+    with serving(writer, tmp_path / "data", *QUIET, *away):
         writer.make_bucket()
         writer.create("log", b"appended;")
-    with serving(writer, tmp_path / "data", *flags, *away):
+    with serving(writer, tmp_path / "data", *QUIET, *away):
         writer.check_all()

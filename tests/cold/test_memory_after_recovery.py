@@ -1,5 +1,6 @@
 """What a start after a crash keeps in memory."""
 
+from contextlib import closing
 from pathlib import Path
 
 from millstream.config import build_config
@@ -12,8 +13,10 @@ STREAMS, APPENDS, SIZE = 8, 20, 10_000
 
 def test_content_that_is_in_the_store_is_not_brought_back_from_the_log(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with running_server(data, "--flush-bytes", "64KiB") as server:
-        client = server.client()
+    with (
+        running_server(data, "--flush-bytes", "64KiB") as server,
+        closing(server.client()) as client,
+    ):
         for stream in range(STREAMS):
             assert client.put(f"/v1/stream/s{stream}", content_type="text/plain").status == 201
         for _ in range(APPENDS):

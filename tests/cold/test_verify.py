@@ -42,7 +42,7 @@ class Store:
             ).fetchall()
             db.close()
             if found:
-                return self.cold / found[0][0]
+                return self.cold / str(found[0][0])
         raise AssertionError(f"{name} is in no segment")
 
     def snapshot(self) -> Path:
@@ -51,7 +51,7 @@ class Store:
 
     def backup_of(self, file: str) -> Path:
         newest = max((self.cold / "catalog").glob("manifest-*.json"))
-        return self.cold / json.loads(newest.read_bytes())["files"][file]["object"]
+        return self.cold / str(json.loads(newest.read_bytes())["files"][file]["object"])
 
     def name_of(self, path: Path) -> str:
         return str(path.relative_to(self.cold))

@@ -95,10 +95,8 @@ class MemoryShelf:
         return iter([path for path in listed if path > first or (inclusive and path == first)])
 
     def due(self, now_ms: int, limit: int) -> list[int]:
-        deadlines = [(row.deadline_ms, row.stream_id) for row in self.rows()]
-        return [
-            i for at_ms, i in sorted(d for d in deadlines if d[0] is not None) if at_ms <= now_ms
-        ][:limit]
+        deadlines = [(r.deadline_ms, r.stream_id) for r in self.rows() if r.deadline_ms is not None]
+        return [stream_id for at_ms, stream_id in sorted(deadlines) if at_ms <= now_ms][:limit]
 
     def next_deadline(self) -> int | None:
         return min((r.deadline_ms for r in self.rows() if r.deadline_ms is not None), default=None)

@@ -107,11 +107,11 @@ class CatalogUploads:
 
     @property
     def oldest_lsn(self) -> int:
-        """What was garbage by then is in no manifest that is kept. 0: there is none, or none known.
+        """What was garbage by then is in no manifest that is kept. -1: none is known.
 
         A restore may go back to the position of the oldest manifest, and needs its objects.
         """
-        return self._kept[-1].lsn if self._kept else 0
+        return self._kept[-1].lsn if self._kept else -1
 
     @property
     def newest_lsn(self) -> int:
@@ -143,7 +143,7 @@ class CatalogUploads:
             return
         if self._catalog.lsn > self.newest_lsn:
             self._upload_soon()
-        elif self.is_awaited() and self._engine.applied_lsn <= self.newest_lsn:
+        elif self.is_awaited():
             # The next checkpoint will be at a newer position, though nothing else happens.
             self._engine.submit_and_forget(Mark(self._engine.clock.now_ms()))
 

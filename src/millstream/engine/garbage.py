@@ -179,7 +179,7 @@ class Garbage:
             if item.name in self._going:
                 continue
             if item.lsn > uploaded:
-                waits_for = f"catalog uploads up to {item.lsn}; the older one is at {uploaded}"
+                waits_for = f"both copies of the catalog to be at {item.lsn} or later"
                 report.waiting.append((item, waits_for))
             elif item.lsn > settled:
                 waits_for = f"{self._grace_seconds:g} seconds of grace for readers"
@@ -195,12 +195,20 @@ class Garbage:
         self._collect_in(self._grace_seconds)
 
     def _collect_in(self, seconds: float) -> None:
-        if self._timer is None and not self._is_closing:
+        """Or sooner, if somebody has asked for that."""
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + seconds:
+                return
+            self._timer.cancel()
+        if not self._is_closing:
             self._timer = self._loop.call_later(seconds, self._timer_rang)
 
     def _timer_rang(self) -> None:
         self._timer = None
-        self.collect(self._collected)
+        if self._is_collecting:
+            self._collect_soon()
+        else:
+            self.collect(self._collected)
 
     def _collected(self, result: Collected) -> None:
         if result.error is not None:
@@ -218,14 +226,17 @@ class Garbage:
             if isinstance(report, Exception):
                 self._end(Collected([], report), done)
             else:
-                self._delete(report.ready, Collected([], None), done)
+                self._delete_next(report.ready, Collected([], None), done)
 
         self.look(looked)
 
-    def _delete(
+    def _delete_next(
         self, items: list[Item], collected: Collected, done: Callable[[Collected], None]
     ) -> None:
         """The first so many, then what is left."""
+        if not items or self._is_closing:
+            self._end(collected, done)
+            return
         some, rest = items[:DELETE_AT_ONCE], items[DELETE_AT_ONCE:]
         some = self._still_garbage(some)
         names = [item.name for item in some]
@@ -240,10 +251,7 @@ class Garbage:
                 self._remembered.pop(name, None)
             self.deleted += len(names)
             collected.items.extend(some)
-            if rest and not self._is_closing:
-                self._delete(rest, collected, done)
-            else:
-                self._end(collected, done)
+            self._delete_next(rest, collected, done)
 
         def deleted(result: Exception | None) -> None:
             if result is not None:

@@ -111,9 +111,19 @@ class Catalog:
                 raise StartupError(f"cannot use the catalog in {folder}: {error}") from error
             raise
 
+    @property
+    def is_even(self) -> bool:
+        """Whether all files are of one position; after a merge cut short they are not."""
+        return min(self._lsns) == max(self._lsns)
+
     def close(self) -> None:
         for file in [*self._files, self._root]:
             file.close()
+
+    @property
+    def newest_lsn(self) -> int:
+        """The position some file is true for, perhaps ahead of the others."""
+        return max(self._lsns)
 
     def find(self, path: bytes) -> bytes | None:
         """The image of the stream of that name."""

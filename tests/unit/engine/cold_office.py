@@ -130,8 +130,8 @@ def run(
     asyncio.run(whole())
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for what somebody else's thread or timer brings about."""
+async def until(condition: Callable[[], object], *, seconds: float = 0.002) -> None:
+    """Waits for what somebody else's thread or timer brings about; 0: looks in every turn."""
     async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
+        while not condition():  # noqa: ASYNC110 (what is waited for sets no event)
+            await asyncio.sleep(seconds)

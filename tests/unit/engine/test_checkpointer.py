@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +28,14 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[structlog.typing.EventDict]]:
+def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[structlog.typing.EventDict]]:
     monkeypatch.setattr(checkpointer_module, "RETRY_SECONDS", 0.01)
-    with structlog.testing.capture_logs() as logs:
-        yield logs
+    with structlog.testing.capture_logs() as found:
+        yield found
 
 
 class NoFlusher:
-    def flush_floor(self, floor_bytes: int, done):  # type: ignore[no-untyped-def]
+    def flush_floor(self, floor_bytes: int, done: Callable[[], None]) -> None:
         done()
 
 
@@ -228,8 +228,7 @@ def test_a_state_is_taken_in_pieces_while_appends_go_on(
             await office.create(path, data=b"before", count=1)
         lsn = office.engine.applied_lsn
         checkpoint = asyncio.ensure_future(office.checkpoint())
-        while not office.machine.changes.epoch == 2:
-            await asyncio.sleep(0)
+        await until(lambda: office.machine.changes.epoch == 2, seconds=0)
         for path in reversed(paths):
             await office.append(path, b"after")
         await checkpoint
@@ -244,14 +243,14 @@ def test_a_state_is_taken_in_pieces_while_appends_go_on(
 
 
 def test_what_failed_is_tried_again_until_it_is_stored(
-    tmp_path: Path, _soon: list[structlog.typing.EventDict]
+    tmp_path: Path, logs: list[structlog.typing.EventDict]
 ) -> None:
     async def story(office: ColdOffice) -> None:
         start(office)
         await office.create(b"a", data=b"x", count=1)
         office.disk.failing["create"] = FULL
         checkpoint = asyncio.ensure_future(office.checkpoint())
-        await until(lambda: len(_soon) >= 3)
+        await until(lambda: len(logs) >= 3)
         assert office.journal.retired == []
         await office.create(b"b")  # is not in the checkpoint that is being tried
         office.disk.failing.clear()
@@ -260,7 +259,7 @@ def test_what_failed_is_tried_again_until_it_is_stored(
         assert office.catalog.find(b"b") is None
         await office.checkpoint()
         assert office.catalog.find(b"b") is not None
-        assert "checkpoint failed; the log is kept" in {entry["event"] for entry in _soon}
+        assert "checkpoint failed; the log is kept" in {entry["event"] for entry in logs}
 
     run(tmp_path, story)
 
@@ -392,7 +391,11 @@ def test_a_checkpoint_leaves_the_loop_alone_while_it_is_written(tmp_path: Path) 
         start(office)
         await office.create(b"a")
         gate = threading.Event()
-        office.disk.before_step = lambda _: gate.wait(10) and None
+
+        def wait(_: str) -> None:
+            gate.wait(10)
+
+        office.disk.before_step = wait
         checkpoint = asyncio.ensure_future(office.checkpoint())
         await asyncio.sleep(0.01)
         await office.append(b"a", b"x")

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.engine import residency as residency_module
 from millstream.state.commands import DeleteStream, TouchStream
-from tests.unit.engine.cold_office import ColdOffice, run
+from tests.unit.engine.cold_office import ColdOffice, run, until
 from tests.unit.engine.world import FakeWatcher
 
 
@@ -62,8 +62,7 @@ def test_a_stream_that_changed_meanwhile_stays_until_the_next_checkpoint(tmp_pat
         await fill(office, 2)
         await office.flush()
         checkpoint = asyncio.ensure_future(office.checkpoint())
-        while office.machine.changes.epoch == 1:
-            await asyncio.sleep(0)
+        await until(lambda: office.machine.changes.epoch == 2, seconds=0)
         await office.append(b"0", b"later")
         await checkpoint
         assert resident(office) == [b"0"]

@@ -79,7 +79,7 @@ def test_names_at_rest_and_news_about_them_are_listed_as_one(
     names = Namespace(shelf)
     for bucket in (b"aaaa", b"aaaa-", b"bbbb"):
         count = sum(split_key(key)[0] == bucket for key in shelved)
-        names.add_bucket(bucket, NOW_MS, count)
+        names.add_bucket(bucket, NOW_MS).streams = count
     for key in removed & shelved:
         names.remove(key, 1)
     for key in added - (shelved - removed):

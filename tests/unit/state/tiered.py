@@ -7,6 +7,7 @@ that anything may come between any two of them.
 from __future__ import annotations
 
 from enum import IntEnum, auto
+from itertools import pairwise
 
 from millstream.formats.changes import Changes
 from millstream.formats.images import HotContent
@@ -146,14 +147,16 @@ class Tiered:
     def check_shelf(self) -> None:
         """The runs of a stream follow each other and end where its cold content ends."""
         for row in self.shelf.rows():
-            log = restore_stream(row.image).stream.log
+            stream = restore_stream(row.image).stream
+            log = stream.log
             runs = [run for _, run in self.shelf.runs_of(row.stream_id)]
-            for run, following in zip(runs, runs[1:], strict=False):
+            for run, following in pairwise(runs):
                 assert (following.first_ordinal, following.first_byte) == (
                     run.end_ordinal,
                     run.end_byte,
                 )
             if runs:
+                assert stream.forks or runs[0].end_ordinal > log.first_ordinal, "trimmed in vain"
                 assert (runs[-1].end_ordinal, runs[-1].end_byte) == (
                     log.cold_ordinal,
                     log.cold_byte,
