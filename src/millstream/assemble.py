@@ -226,7 +226,9 @@ class ColdTier:
     def __init__(self, config: Config, engine: Engine, storage: Storage, disk: DiskStorage) -> None:
         self._objects = disk.objects
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
-        self.windows = Windows(engine.machine, disk.catalog, self._reader, WINDOW_THREADS)
+        self.windows = Windows(
+            engine.machine, disk.catalog, self._reader, WINDOW_THREADS, config.cold_timeout
+        )
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
         self._engine = engine
         self.holds = Holds()

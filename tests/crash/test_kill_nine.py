@@ -13,6 +13,7 @@ import pytest
 
 from tests.crash.rounds import RoundReport, run_round
 from tests.crash.variants import VARIANTS
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.seaweed import SeaweedFS
 
 GENERATIONS = 6
@@ -48,6 +49,19 @@ def test_a_server_killed_while_it_writes_to_s3_keeps_it_too(
     print(f"seed {seed}, variant {variant}, s3")
     flags = (*VARIANTS[variant], *seaweed.flags(f"crash-{secrets.token_hex(4)}"))
     report = run_round(seed, tmp_path, COLD_GENERATIONS, flags=flags)
+    check_cold(report)
+
+
+def test_a_server_killed_while_s3_loses_answers_keeps_it_too(
+    tmp_path: Path, seaweed: SeaweedFS
+) -> None:
+    """Tries that were repeated leave objects that nobody refers to; nobody may notice."""
+    seed, fault = 41, Fault(lose_answer=True, every=4)
+    print(f"seed {seed}, {fault}")
+    with FaultyStore(seaweed.port) as proxy, proxy.failing(fault):
+        cold = seaweed.flags(f"crash-{secrets.token_hex(4)}", port=proxy.port)
+        flags = (*VARIANTS["flush and checkpoint"], *cold)
+        report = run_round(seed, tmp_path, COLD_GENERATIONS, flags=flags)
     check_cold(report)
 
 

@@ -63,7 +63,7 @@ def test_the_durable_journal_agrees_with_the_model_across_restarts(
     Driver(wal_server).tell(story)
 
 
-@settings(COMMON, max_examples=12)
+@settings(COMMON, max_examples=8)
 @given(story=stories(3, 20, ("SIGTERM", "kill -9")))
 def test_a_server_with_nearly_everything_cold_agrees_with_the_model_across_restarts(
     cold_server: Server, story: Story
@@ -71,7 +71,7 @@ def test_a_server_with_nearly_everything_cold_agrees_with_the_model_across_resta
     Driver(cold_server).tell(story)
 
 
-@settings(COMMON, max_examples=40)
+@settings(COMMON, max_examples=25)
 @given(story=stories(2, 40, ("goes on", "goes on", "goes on", "kill -9")))
 def test_a_server_with_nearly_everything_cold_agrees_with_the_model_as_it_goes(
     cold_server: Server, story: Story
@@ -79,7 +79,7 @@ def test_a_server_with_nearly_everything_cold_agrees_with_the_model_as_it_goes(
     Driver(cold_server).tell(story)
 
 
-@settings(COMMON, max_examples=10)
+@settings(COMMON, max_examples=6)
 @given(story=stories(2, 20, ("goes on", "SIGTERM", "kill -9")))
 def test_a_server_with_nearly_everything_on_s3_agrees_with_the_model(
     s3_server: Server, story: Story

@@ -12,6 +12,7 @@ Planning (window_plans.py) happens on the event loop; loading and putting togeth
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,8 +78,16 @@ class Windows:
     """Everything here is called on the event loop, and calls back there."""
 
     def __init__(
-        self, streams: Streams, runs: RunIndex | None, reader: BlockReader | None, threads: int
+        self,
+        streams: Streams,
+        runs: RunIndex | None,
+        reader: BlockReader | None,
+        threads: int,
+        wait_seconds_max: float = math.inf,
     ) -> None:
+        """A load that no thread takes up in `wait_seconds_max` is refused: a store that is away
+        keeps every thread as long as one operation may take, and reads would wait for hours."""
+        self.wait_seconds_max = wait_seconds_max
         self.loads = 0  # windows that needed the object store, since the start
         self.loading = 0
         self._streams = streams
@@ -276,7 +285,14 @@ class Load:
     def _materialise(self) -> None:
         plan, windows = self._plan, self._windows
         windows.loads += 1
-        self._future = windows.run(lambda: windows.put_together(plan), self._loaded)
+        latest = windows.loop.time() + windows.wait_seconds_max
+
+        def work() -> Log:
+            if windows.loop.time() > latest:
+                raise StoreUnavailable("a read waited too long for those before it")
+            return windows.put_together(plan)
+
+        self._future = windows.run(work, self._loaded)
 
     def _loaded(self, future: asyncio.Future[Log | None]) -> None:
         if future.cancelled():
