@@ -10,11 +10,13 @@ from collections.abc import Sequence
 
 import uvloop
 
+from millstream.cli.memory import return_freed_memory  # first: see there
+
+# isort: split
 from millstream import __version__
 from millstream.assemble import serve
 from millstream.cli.cold import add_cold_commands, run_gc, run_restore, run_verify
 from millstream.cli.flags import add_settings, settings_given
-from millstream.cli.memory import return_freed_memory
 from millstream.cli.pipeline import add_pipeline, run_pipeline
 from millstream.cli.without_pandas import refuse_pandas
 from millstream.config import Config, InvalidSetting, build_config
