@@ -27,7 +27,10 @@ WRK_GRACE_SECONDS = 30
 
 @dataclass(frozen=True)
 class Load:
-    """The same body, POSTed in turn to the streams `{prefix}0`, `{prefix}1`, ..."""
+    """Bodies POSTed in turn to the streams `{prefix}0`, `{prefix}1`, ...
+
+    `body` is one body, or `bodies` of one size, one behind the other.
+    """
 
     prefix: str
     streams: int
@@ -36,6 +39,7 @@ class Load:
     body: bytes
     root: str = stream_path("")
     below: str = ""  # what follows the stream's name in the path
+    bodies: int = 1
 
     def stream_names(self) -> list[str]:
         return [f"{self.prefix}{index}" for index in range(self.streams)]
@@ -86,7 +90,7 @@ def _run_wrk(server: Server, load: Load, seconds: int) -> dict[str, int]:
     options = ["-t1", f"-c{load.connections}", f"-d{seconds}s", f"--timeout={WRK_TIMEOUT_SECONDS}s"]
     script = ["-s", str(SCRIPT), f"http://{HOST}:{server.port}/", "--"]
     arguments = [load.root + load.prefix, str(load.streams), load.content_type, str(body_path)]
-    arguments += [load.below] if load.below else []
+    arguments += [str(load.bodies), *([load.below] if load.below else [])]
     finished = subprocess.run(
         ["wrk", *options, *script, *arguments],
         capture_output=True,
@@ -102,7 +106,9 @@ def _run_wrk(server: Server, load: Load, seconds: int) -> dict[str, int]:
 
 def _run_python(server: Server, load: Load, seconds: int) -> dict[str, int]:
     paths = [f"{load.root}{name}{load.below}" for name in load.stream_names()]
-    requests = [encode_request("POST", path, load.content_type, load.body) for path in paths]
+    size = len(load.body) // load.bodies
+    body = load.body[:size]
+    requests = [encode_request("POST", path, load.content_type, body) for path in paths]
     started = time.monotonic()
     deadline = started + seconds
     with ThreadPoolExecutor(load.connections) as pool:

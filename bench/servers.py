@@ -32,7 +32,9 @@ class ServerKind:
             return ["node", str(REFERENCE_SCRIPT), str(port), *([str(data_dir)] * self.durable)]
         storage = ["--data-dir", str(data_dir)] if self.durable else ["--memory"]
         listen = f"127.0.0.1:{port}"
-        return [sys.executable, "-m", "millstream", "serve", "--listen", listen, *storage]
+        command = [sys.executable, "-m", "millstream", "serve", "--listen", listen, *storage]
+        # No Spark beside a measurement that did not ask for it.
+        return [*command, "--pipeline", "off"]
 
     def says_ready(self, port: int) -> bool:
         # The reference has no readiness path; any answer at all means that it listens.

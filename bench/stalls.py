@@ -7,11 +7,12 @@ late, the thread writes down where the loop's thread is and what the other threa
 callback that takes long (then `loop_cpu_ms` is high), or somebody else who does not let go of the
 interpreter (`others_cpu_ms`), or a machine that has other things to do (neither). Each is one JSON
 line on standard error, and so is every long garbage collection. SIGUSR1 prints what the process
-holds.
+holds, SIGUSR2 makes malloc return what it can and tells how much that was.
 """
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -24,11 +25,14 @@ from collections.abc import AsyncIterator
 from types import FrameType
 from typing import Any
 
+from millstream.cli.main import main
+
+# isort: split
 import pyarrow as pa
 
+from bench.processes import rss_bytes
 from millstream import assemble
 from millstream.assemble import ColdTier, Stop
-from millstream.cli.main import main
 from millstream.config import Config
 
 MARK_SECONDS = 0.004
@@ -141,6 +145,14 @@ def holdings(cold: ColdTier) -> dict[str, Any]:
     }
 
 
+def trim(number: int, frame: FrameType | None) -> None:
+    before, began = rss_bytes(os.getpid()), time.monotonic()
+    ctypes.CDLL(None).malloc_trim(0)
+    milliseconds = round((time.monotonic() - began) * 1000, 1)
+    after = rss_bytes(os.getpid())
+    say({"trim_ms": milliseconds, "rss_mib": [before >> 20, after >> 20]})
+
+
 def watch() -> None:
     """From now on: every server this process runs."""
     tiers: list[ColdTier] = []
@@ -161,6 +173,7 @@ def watch() -> None:
             say(holdings(tier))
 
     signal.signal(signal.SIGUSR1, tell)
+    signal.signal(signal.SIGUSR2, trim)
     ColdTier.__init__ = remember  # type: ignore
     assemble.running = watched
 

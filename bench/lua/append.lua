@@ -1,5 +1,6 @@
 -- Appends one body to many streams in turn. Called by bench/load.py:
---   wrk ... -s append.lua URL -- PATH_PREFIX STREAMS CONTENT_TYPE BODY_FILE [PATH_SUFFIX]
+--   wrk ... -s append.lua URL -- PATH_PREFIX STREAMS CONTENT_TYPE BODY_FILE BODIES [PATH_SUFFIX]
+-- The file holds BODIES bodies of one size, one behind the other; each round over the streams takes others.
 -- Requests are formatted once; a table lookup is all the script costs per request.
 
 local requests = {}
@@ -14,10 +15,13 @@ end
 
 function init(args)
   local prefix, streams, content_type = args[1], tonumber(args[2]), args[3]
-  local body, suffix = read_file(args[4]), args[5] or ""
+  local content, bodies, suffix = read_file(args[4]), tonumber(args[5]), args[6] or ""
+  local size = #content / bodies
   local headers = { ["Host"] = wrk.headers["Host"], ["Content-Type"] = content_type }
-  for stream = 0, streams - 1 do
-    requests[stream] = wrk.format("POST", prefix .. stream .. suffix, headers, body)
+  for turn = 0, math.max(streams, bodies) - 1 do
+    local place = (turn % bodies) * size
+    local body = content:sub(place + 1, place + size)
+    requests[turn] = wrk.format("POST", prefix .. (turn % streams) .. suffix, headers, body)
   end
 end
 

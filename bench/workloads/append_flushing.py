@@ -1,9 +1,10 @@
 """Durable appends while content goes cold all the time, against the same while none does.
 
-Two servers, one that flushes a shard as soon as it holds a MiB and one that never has to, are put
-under the same load in turns, so that a slow minute of the machine hits both.
+Two servers, one that flushes a shard as soon as it holds half a MiB and one that never has to, are
+put under the same load in turns, so that a slow minute of the machine hits both.
 """
 
+import functools
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import ClassVar
 from bench.figures import Figures
 from bench.load import Load, LoadOutcome, run_load
 from bench.own_server import OwnServer
+from bench.payloads import Payloads
 from bench.plan import Plan
 from bench.servers import ServerKind
 from bench.wire import BINARY, create_streams
 
 MESSAGE_BYTES = 256
+BODIES = 20_000  # so that what is flushed does not compress to nothing
 TURNS = 3
 STILL = ("--flush-bytes", "8GiB", "--flush-age", "1h", "--hot-bytes", "16GiB")
 STILL_LOG = ("--checkpoint-wal-bytes", "64GiB", "--resident-streams", "1000000")
@@ -60,9 +63,10 @@ class AppendFlushingCase:
             "flushes_per_second": flushes / (TURNS * self.seconds),
         }
 
-    @property
+    @functools.cached_property
     def _load(self) -> Load:
-        return Load("append-", self.streams, self.connections, BINARY, b"a" * MESSAGE_BYTES)
+        body = Payloads().text(BODIES * MESSAGE_BYTES)
+        return Load("append-", self.streams, self.connections, BINARY, body, bodies=BODIES)
 
 
 def _compared(busy: list[LoadOutcome], still: list[LoadOutcome]) -> Figures:
@@ -93,6 +97,6 @@ def cases(plan: Plan) -> list[AppendFlushingCase]:
     if plan.smoke:
         return [AppendFlushingCase(8, 50, "16KiB", plan.seconds, 0)]
     return [
-        AppendFlushingCase(128, streams, "1MiB", plan.seconds, plan.warm_up_seconds)
+        AppendFlushingCase(128, streams, "512KiB", plan.seconds, plan.warm_up_seconds)
         for streams in (1000, 10_000)
     ]

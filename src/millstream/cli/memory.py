@@ -1,16 +1,17 @@
 """How this process asks the system for memory, so that what is let go of goes back there.
 
 Content comes in pieces of up to some MiB and passes through many threads. glibc would keep a heap
-for each of them and, once it saw large pieces come and go, stop returning those too; pyarrow's own
+for each of them and, once it saw large pieces come and go, stop returning those too; Arrow's own
 allocator keeps several times what it holds. Together that was a third of the server's memory.
+
+To be imported before anything that loads Arrow: it looks at its variable once, when it is loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-
-import pyarrow as pa
+import os
 
 from millstream.limits import KIB, MIB
 
@@ -20,10 +21,12 @@ LARGE_BYTES = 256 * KIB  # a piece of this size is mapped alone and unmapped whe
 UNUSED_BYTES_MAX = MIB  # free space at a heap's end beyond this is given back
 HEAPS = 2  # one for the event loop, one for all threads beside it
 
+# Not a setting of ours but of Arrow's, and it takes it from nowhere else.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # noqa: TID251
+
 
 def return_freed_memory() -> None:
-    """Before threads are started. Elsewhere than on glibc only pyarrow changes its ways."""
-    pa.set_memory_pool(pa.system_memory_pool())
+    """Before threads are started. Does nothing elsewhere than on glibc."""
     with contextlib.suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_ARENA_MAX, HEAPS)

@@ -91,11 +91,12 @@ class Namespace:
 
     def settle(self, shelved: dict[bytes, int]) -> None:
         """The shelf knows these now."""
+        unsaid = self._news
         for key, news in shelved.items():
-            if self._news.get(key) == news:
-                del self._news[key]
-                if news > 0:
-                    self._fresh.remove(key)
+            if unsaid.get(key) == news:
+                del unsaid[key]
+        # All at once: to take thousands of them out one by one would hold everybody up.
+        self._fresh = SortedList([key for key in self._fresh if unsaid.get(key, 0) > 0])
 
     def keys_from(self, first: bytes, *, inclusive: bool = True) -> Iterator[bytes]:
         """Keys in byte order, from `first` on."""
