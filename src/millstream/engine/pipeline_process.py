@@ -29,9 +29,12 @@ class WorkFinder(Protocol):
 class PipelineProcess:
     """It runs all the jobs there are and ends."""
 
-    def __init__(self, config: Config, work: WorkFinder) -> None:
+    def __init__(
+        self, config: Config, work: WorkFinder, *, look_seconds: float = LOOK_SECONDS
+    ) -> None:
         self._environment = pipeline_environment(config)
         self._work = work
+        self._look_seconds = look_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -62,7 +65,7 @@ class PipelineProcess:
     async def _look_after(self) -> None:
         failures = 0
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
             if not await self._has_work():
                 continue
             exit_code = await self._run()
