@@ -10,6 +10,7 @@ from bench.workloads import (
     bootstrap,
     catch_up,
     cold_catch_up,
+    compaction,
     fan_out,
     idle_streams,
     ingest_cost,
@@ -31,6 +32,7 @@ WORKLOADS: dict[str, Callable[[Plan], Sequence[Case]]] = {
     "cold_catch_up": cold_catch_up.cases,
     "ingest_cost": ingest_cost.cases,
     "idle_streams": idle_streams.cases,
+    "compaction": compaction.cases,
 }
 
 __all__ = ["WORKLOADS"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Protocol
@@ -27,7 +29,7 @@ class WorkFinder(Protocol):
 
 
 class PipelineProcess:
-    """It runs all the jobs there are and ends."""
+    """It runs all the jobs there are and ends. Its process group is its own, with its JVM in it."""
 
     def __init__(
         self, config: Config, work: WorkFinder, *, look_seconds: float = LOOK_SECONDS
@@ -59,7 +61,8 @@ class PipelineProcess:
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
     async def _look_after(self) -> None:
@@ -95,7 +98,7 @@ class PipelineProcess:
         log.info("starting the pipeline")
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, env=self._environment
+                *self._command, env=self._environment, start_new_session=True
             )
         except OSError as error:
             log.warning("the pipeline cannot be started", error=str(error))
