@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from millstream.pipeline.session import start_session
 from millstream.tier.objects import ColdSettings
+from tests.spark import hasty_server, server_world
 from tests.spark.job_server import World
 from tests.support.seaweed import SeaweedFS
 from tests.support.seaweed import seaweed as seaweed
@@ -40,3 +41,25 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path, cold)
     yield world
     world.catalog.close()
+
+
+@pytest.fixture
+def fs_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[server_world.World]:
+    yield from _server_world(server_world.World(tmp_path), monkeypatch)
+
+
+@pytest.fixture
+def s3_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seaweed: SeaweedFS
+) -> Iterator[server_world.World]:
+    cold = seaweed.settings(f"server-{secrets.token_hex(4)}")
+    yield from _server_world(server_world.World(tmp_path, cold), monkeypatch)
+
+
+def _server_world(
+    world: server_world.World, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[server_world.World]:
+    """Not started yet."""
+    monkeypatch.setenv(hasty_server.REQUESTS_FILE, str(world.requests_file))
+    yield world
+    world.end()

@@ -1,188 +1,129 @@
-"""The whole server and the whole pipeline, each a process: what clients see of a compaction."""
+"""The whole server and the whole pipeline, each a process: what clients see of a compaction.
+
+Garbage goes at once here, so what was replaced is soon missing under whoever still reads it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from tests.spark.pipeline_process import Pipeline
+from tests.spark.server_world import BYTES_MAX, POINTS, ROUNDS, STREAMS, World, run_once, seeded
+from tests.spark.written_streams import WrittenStreams, again_and_again
 from tests.support.http import Client
-from tests.support.seaweed import ACCESS_KEY_ID, SECRET_ACCESS_KEY, SeaweedFS
-from tests.support.server import ServerProcess, running_server
 
-TEXT = {"Content-Type": "text/plain"}
-# Most is cold, in many small segments that the catalog soon knows; no pipeline but the test's.
-SMALL = (
-    *("--hot-bytes", "1MiB", "--shards", "1", "--checkpoint-wal-bytes", "512KiB"),
-    *("--pipeline", "external", "--idle-timeout", "15m", "--log-level", "warning"),
-)
 GET_REQUESTS = re.compile(rb'millstream_cold_requests_total\{kind="get"\} ([0-9.]+)')
 
 
 @contextlib.contextmanager
-def cold_server(
-    kind: str, folder: Path, request: pytest.FixtureRequest
-) -> Iterator[tuple[ServerProcess, dict[str, str]]]:
-    """The server, and what the pipeline's environment needs to reach its store."""
-    flags, keys = list(SMALL), dict[str, str]()
-    if kind == "s3":
-        seaweed: SeaweedFS = request.getfixturevalue("seaweed")
-        flags += seaweed.flags(f"end-to-end-{random.randrange(2**32):08x}")
-        keys["MILLSTREAM_COLD_ACCESS_KEY_ID"] = ACCESS_KEY_ID
-        keys["MILLSTREAM_COLD_SECRET_ACCESS_KEY"] = SECRET_ACCESS_KEY
-    with running_server(folder / "data", *flags) as server:
-        yield server, keys
+def reading_and_writing(streams: WrittenStreams, numbers: random.Random) -> Iterator[None]:
+    """Two readers and a writer are at it throughout, and none of them sees anything wrong."""
+    stopped = threading.Event()
+    seeds = [numbers.randrange(2**32) for _ in range(3)]
+    chances = [random.Random(seed) for seed in seeds]
 
+    def write() -> None:
+        """So little that it does not make work for a pipeline again and again."""
+        streams.append_rounds(chances[2], 1, BYTES_MAX // 20)
+        stopped.wait(0.5)
 
-class Streams:
-    """Clients' own memory of what they wrote: bytes, and the offset behind each append."""
-
-    def __init__(self, client: Client, count: int, seed: int) -> None:
-        print(f"seed {seed}")
-        self._numbers = random.Random(seed)
-        self._client = client
-        self.content: dict[str, bytearray] = {}
-        self.offsets: dict[str, list[tuple[str, int]]] = {}
-        for number in range(count):
-            path = f"/v1/stream/spark/s{number}"
-            assert client.put(path, headers=TEXT).status == 201
-            self.content[path], self.offsets[path] = bytearray(), []
-
-    def append(self, path: str, data: bytes) -> None:
-        reply = self._client.post(path, data, headers=TEXT)
-        assert reply.status in (200, 204)
-        self.content[path] += data
-        self.offsets[path].append((reply.next_offset, len(self.content[path])))
-
-    def append_round(self, message_bytes: int) -> None:
-        for path in self.content:
-            self.append(path, self._numbers.randbytes(self._numbers.randint(1, message_bytes)))
-
-    def check(self, client: Client, sample: int | None = None) -> None:
-        """From the start, and from an offset that was handed out long ago."""
-        paths = list(self.content)
-        for path in paths if sample is None else self._numbers.sample(paths, sample):
-            content = bytes(self.content[path])
-            assert read_from(client, path, "-1", len(content)) == content
-            offset, byte = self._numbers.choice(self.offsets[path])
-            assert read_from(client, path, offset, len(content) - byte) == content[byte:]
-
-
-def read_from(client: Client, path: str, offset: str, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        reply = client.get(f"{path}?offset={offset}")
-        assert reply.status == 200
-        assert reply.body
-        data, offset = data + reply.body, reply.next_offset
-    return data
-
-
-def compact(server: ServerProcess, keys: dict[str, str]) -> str:
-    """Runs the pipeline until a job was committed; segments become known by checkpoints."""
-    deadline = time.monotonic() + 120
-    while True:
-        code, output = Pipeline(server.url, "--once", environment=keys).wait()
-        assert code == 0, output
-        if "job committed" in output:
-            return output
-        assert time.monotonic() < deadline, output
+    with ThreadPoolExecutor(3) as clients:
+        working = [
+            clients.submit(again_and_again, lambda: streams.check(chances[0], 5), stopped.is_set),
+            clients.submit(again_and_again, lambda: streams.check(chances[1], 5), stopped.is_set),
+            clients.submit(again_and_again, write, stopped.is_set),
+        ]
+        try:
+            yield
+        finally:
+            stopped.set()
+        assert all(done.result() > 0 for done in working)
 
 
 @pytest.mark.parametrize("kind", ["fs", "s3"])
 def test_streams_read_back_the_same_before_during_and_after(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, request: pytest.FixtureRequest
 ) -> None:
-    with cold_server(kind, tmp_path, request) as (server, keys):
-        streams = Streams(server.client(), 200, random.randrange(2**32))
-        for _ in range(60):
-            streams.append_round(2000)
-        streams.check(server.client())
-        stopped = threading.Event()
-
-        def read() -> int:
-            rounds = 0
-            while not stopped.is_set():
-                streams.check(server.client(), sample=10)
-                rounds += 1
-            return rounds
-
-        with ThreadPoolExecutor(1) as readers:
-            reading = readers.submit(read)
-            try:
-                compact(server, keys)
-            finally:
-                stopped.set()
-            assert reading.result() > 0
-        streams.append_round(2000)
-        streams.check(server.client())
-        assert server.stop() == 0
-        again = ServerProcess(server.data_dir, *server.flags)
-        try:
-            streams.check(again.client())
-        finally:
-            again.kill()
+    world: World = request.getfixturevalue(f"{kind}_world")
+    numbers = seeded()
+    streams = WrittenStreams(world.start(), STREAMS)
+    streams.append_rounds(numbers, ROUNDS, BYTES_MAX)
+    streams.check(numbers)
+    with reading_and_writing(streams, numbers):
+        world.compact()
+    streams.check(numbers)
+    streams.server = world.restart()
+    streams.check(numbers)
 
 
-def test_a_pipeline_killed_at_random_points_loses_nothing(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    seed = random.randrange(2**32)
-    numbers = random.Random(seed)
-    with cold_server("fs", tmp_path, request) as (server, keys):
-        streams = Streams(server.client(), 200, seed)
-        for _ in range(60):
-            streams.append_round(2000)
-        for _ in range(4):
-            pipeline = Pipeline(server.url, "--interval", "0.2", environment=keys)
-            try:
-                time.sleep(5 + 10 * numbers.random())
-                pipeline.kill()
-                pipeline.wait_all_gone()
-            finally:
-                pipeline.end()
-            streams.check(server.client(), sample=20)
-            streams.append_round(2000)
-        code, output = Pipeline(server.url, "--once", environment=keys).wait()
-        assert code == 0, output
-        streams.check(server.client())
+def test_a_pipeline_killed_at_random_points_loses_nothing(fs_world: World) -> None:
+    world, numbers = fs_world, seeded()
+    streams = WrittenStreams(world.start(), STREAMS)
+    points = numbers.sample(sorted(POINTS), 3)
+    print(f"killed at {points}")
+    for point in points:
+        streams.append_rounds(numbers, ROUNDS, BYTES_MAX)
+        with reading_and_writing(streams, numbers):
+            kill_at(world, point, numbers.random() * 0.2)
+        streams.check(numbers, sample=50)
+    world.compact()
+    streams.check(numbers)
 
 
-@pytest.mark.timeout(900)
-def test_ten_thousand_small_appends_are_read_with_a_tenth_of_the_requests(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    with cold_server("fs", tmp_path, request) as (server, keys):
-        client = server.client()
-        streams = Streams(client, 10_001, random.randrange(2**32))
-        one, *others = streams.content
-        for number in range(10_000):
-            streams.append(one, b"%099d\n" % number)
-            streams.append(others[number], b"%0999d\n" % number)
-        before = requests_to_read(server, streams, one)
-        compact(server, keys)
-        after = requests_to_read(server, streams, one)
-        print(f"{before} requests before, {after} after")
-        assert after <= before / 10
+def kill_at(world: World, point: str, seconds_later: float) -> None:
+    seen = len(world.requests())
+    pipeline = world.pipeline("--interval", "0.2")
+    try:
+        world.wait_for(point, seen)
+        time.sleep(seconds_later)
+        pipeline.kill()
+        pipeline.wait_all_gone()
+    finally:
+        pipeline.end()
+    world.server.process.send_signal(signal.SIGUSR1)  # the lease of the job it had
 
 
-def requests_to_read(server: ServerProcess, streams: Streams, path: str) -> float:
-    """Reads other streams first, so that little of this one is in the cache."""
-    client = server.client()
-    for other in list(streams.content)[1:2000]:
-        read_from(client, other, "-1", len(streams.content[other]))
-    counted = get_requests(client)
-    content = bytes(streams.content[path])
-    assert read_from(client, path, "-1", len(content)) == content
-    return get_requests(client) - counted
+def test_two_pipelines_at_once_do_no_harm(fs_world: World) -> None:
+    world, numbers = fs_world, seeded()
+    streams = WrittenStreams(world.start(), STREAMS)
+    streams.append_rounds(numbers, ROUNDS, BYTES_MAX)
+    with reading_and_writing(streams, numbers):
+        output = run_once(world.pipeline("--once"), world.pipeline("--once"))
+    assert "job committed" in output
+    streams.check(numbers)
+
+
+def test_ten_thousand_small_appends_are_read_with_a_tenth_of_the_requests(fs_world: World) -> None:
+    world = fs_world
+    streams = WrittenStreams(world.start(), 10_001)
+    one, *others = streams.content
+    streams.append(
+        append
+        for number, other in enumerate(others)
+        for append in ((one, b"%099d\n" % number), (other, b"%0999d\n" % number))
+    )
+    before = requests_to_read(world, streams, one)
+    world.compact()
+    after = requests_to_read(world, streams, one)
+    print(f"{before} requests before, {after} after")
+    assert after <= before / 10
+
+
+def requests_to_read(world: World, streams: WrittenStreams, path: str) -> float:
+    """By a new server, which has nothing in its memory."""
+    streams.server = world.restart()
+    with contextlib.closing(streams.server.client()) as client:
+        counted = get_requests(client)
+        streams.check_from(client, path, "-1", 0)
+        return get_requests(client) - counted
 
 
 def get_requests(client: Client) -> float:

@@ -23,6 +23,16 @@ START_TRIES = 3  # a port that was free a moment ago may be taken by now
 SERVICES = ("master", "volume", "filer", "s3", "admin")
 
 
+def cold_flags(settings: ColdSettings) -> list[str]:
+    return [
+        *("--cold", settings.url),
+        *("--cold-endpoint", settings.endpoint),
+        *("--cold-region", settings.region),
+        *("--cold-access-key-id", settings.access_key_id),
+        *("--cold-secret-access-key", settings.secret_access_key),
+    ]
+
+
 class SeaweedFS:
     """One running `weed mini` with one bucket. Can be paused, killed and started again."""
 
@@ -57,14 +67,7 @@ class SeaweedFS:
 
     def flags(self, prefix: str = "", *, port: int | None = None) -> list[str]:
         """The same for the command line of a server."""
-        settings = self.settings(prefix, port=port)
-        return [
-            *("--cold", settings.url),
-            *("--cold-endpoint", settings.endpoint),
-            *("--cold-region", settings.region),
-            *("--cold-access-key-id", settings.access_key_id),
-            *("--cold-secret-access-key", settings.secret_access_key),
-        ]
+        return cold_flags(self.settings(prefix, port=port))
 
     def start(self) -> None:
         """Ready for requests when this returns; after `kill` with everything it held before."""

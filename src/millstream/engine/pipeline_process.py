@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Protocol
@@ -27,11 +29,14 @@ class WorkFinder(Protocol):
 
 
 class PipelineProcess:
-    """It runs all the jobs there are and ends."""
+    """It runs all the jobs there are and ends. Its process group is its own, with its JVM in it."""
 
-    def __init__(self, config: Config, work: WorkFinder) -> None:
+    def __init__(
+        self, config: Config, work: WorkFinder, *, look_seconds: float = LOOK_SECONDS
+    ) -> None:
         self._environment = pipeline_environment(config)
         self._work = work
+        self._look_seconds = look_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -56,13 +61,14 @@ class PipelineProcess:
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
     async def _look_after(self) -> None:
         failures = 0
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
             if not await self._has_work():
                 continue
             exit_code = await self._run()
@@ -92,7 +98,7 @@ class PipelineProcess:
         log.info("starting the pipeline")
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, env=self._environment
+                *self._command, env=self._environment, start_new_session=True
             )
         except OSError as error:
             log.warning("the pipeline cannot be started", error=str(error))

@@ -1,0 +1,65 @@
+"""`millstream serve` without its patience, as a program of its own for the tests.
+
+Garbage goes and a pipeline is started as soon as there is reason to, the jobs' requests are written
+to the file that JOB_REQUESTS names, and SIGUSR1 ends every lease. Run as
+`python -m tests.spark.hasty_server serve …`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from millstream import assemble
+from millstream.api.jobs import JobRoutes
+from millstream.cli.main import main
+from millstream.engine.job_table import JobTable
+from millstream.engine.pipeline_process import PipelineProcess
+from millstream.http.message import Request
+from tests.cold.impatient import make_impatient
+
+MODULE = "tests.spark.hasty_server"
+REQUESTS_FILE = "JOB_REQUESTS"  # a variable of the environment
+LOOK_SECONDS = 0.5
+
+_tables: list[JobTable] = []
+_handle, _start_table = JobRoutes.handle, JobTable.__init__
+
+
+def make_hasty() -> None:
+    patched: Any = assemble
+    patched.PipelineProcess = functools.partial(PipelineProcess, look_seconds=LOOK_SECONDS)
+    JobRoutes.handle = handle  # type: ignore[method-assign]
+    JobTable.__init__ = start_table  # type: ignore[method-assign]
+    signal.signal(signal.SIGUSR1, end_leases)
+
+
+def handle(self: JobRoutes, request: Request) -> None:
+    """As they arrive, before they are answered."""
+    name = os.environ.get(REQUESTS_FILE)
+    if name is not None:
+        with Path(name).open("ab") as file:
+            file.write(request.method + b" " + request.path + b"\n")
+    _handle(self, request)
+
+
+def start_table(self: JobTable, *arguments: Any) -> None:
+    _tables.append(self)
+    _start_table(self, *arguments)
+
+
+def end_leases(number: int, frame: FrameType | None) -> None:
+    for table in _tables:
+        for job in table._jobs.values():
+            job.seen_ms = 0
+
+
+if __name__ == "__main__":
+    make_impatient()
+    make_hasty()
+    sys.exit(main())
