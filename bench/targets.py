@@ -73,7 +73,6 @@ def _cold_targets(results: Results) -> list[TargetCheck]:
     million = ("idle_streams", idle_streams.label(1_000_000, 2**30))
     compacted = ("compaction", compaction.label(10_000, 2**30))
     read_fs = ("cold_catch_up", cold_catch_up.label("fs", False, 1))
-    compacted = ("compaction", compaction.label(2**30))
     read_fs_json = ("cold_catch_up", cold_catch_up.label("fs", True, 1))
 
     def ours(case: tuple[str, str], figure: str) -> float | None:
@@ -95,7 +94,6 @@ def _cold_targets(results: Results) -> list[TargetCheck]:
             )
             for size in (256, 1024)
         ),
-        _at_least("compaction: MB/s per core", ours(compacted, PER_CORE), 20),
         *(
             _at_most(
                 f"append p99 while flushing, {streams} streams: times that without",

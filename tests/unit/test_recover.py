@@ -112,7 +112,7 @@ class Place:
 
 async def journal_idle(engine: Engine, lsn: int) -> None:
     async with asyncio.timeout(20):
-        while engine.applied_lsn < lsn:  # noqa: ASYNC110 (the journal sets no event)
+        while engine.applied_lsn < lsn:
             await asyncio.sleep(0.001)
 
 

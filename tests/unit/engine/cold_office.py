@@ -133,5 +133,5 @@ def run(
 async def until(condition: Callable[[], object], *, seconds: float = 0.002) -> None:
     """Waits for what somebody else's thread or timer brings about; 0: looks in every turn."""
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (what is waited for sets no event)
+        while not condition():
             await asyncio.sleep(seconds)
