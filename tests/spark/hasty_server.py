@@ -34,7 +34,7 @@ _handle, _start_table = JobRoutes.handle, JobTable.__init__
 def make_hasty() -> None:
     patched: Any = assemble
     patched.PipelineProcess = functools.partial(PipelineProcess, look_seconds=LOOK_SECONDS)
-    JobRoutes.handle = handle  # type: ignore[method-assign, assignment]
+    JobRoutes.handle = handle  # type: ignore[method-assign]
     JobTable.__init__ = start_table  # type: ignore[method-assign, assignment]
     signal.signal(signal.SIGUSR1, end_leases)
 
