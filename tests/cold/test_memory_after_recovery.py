@@ -1,5 +1,6 @@
 """What a start after a crash keeps in memory."""
 
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +24,10 @@ def test_content_that_is_in_the_store_is_not_brought_back_from_the_log(tmp_path:
             for stream in range(STREAMS):
                 body = bytes([65 + stream]) * SIZE
                 client.post(f"/v1/stream/s{stream}", body, content_type="text/plain")
+        deadline = time.monotonic() + 20
+        while b"millstream_held_bytes 0.0" in client.get("/metrics").body:
+            assert time.monotonic() < deadline, "nothing was published"
+            time.sleep(0.02)
         server.kill()
 
     config = build_config({"data_dir": str(data)}, {})
