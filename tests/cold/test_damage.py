@@ -107,7 +107,7 @@ class World:
         assert code(reply) == "damaged_segment"
         message = reply.json()["error"]["message"]
         assert self.name in message, message
-        assert self.name.encode() in self.server.output
+        wait_until(lambda: self.name.encode() in self.server.output, 5)  # the log is read beside us
 
     def check_refused(self, client: Client, name: str, offset: str = "-1") -> None:
         for live in ("", "&live=long-poll"):
