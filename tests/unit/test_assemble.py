@@ -13,6 +13,7 @@ import structlog
 from millstream.assemble import ColdTier, Stop, Storage, open_storage
 from millstream.clock import ManualClock
 from millstream.config import Config
+from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.errors import DamagedData, StartupError
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, Mark
@@ -113,7 +114,13 @@ def test_what_ended_in_an_earlier_run_wakes_nobody_in_this_one(tmp_path: Path) -
     assert look(tmp_path)[0].machine.ended == []
 
 
-def test_a_damaged_log_is_refused_and_the_folder_let_go(tmp_path: Path) -> None:
+def test_a_damaged_log_is_refused_and_the_folder_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_last_checkpoint(self: Checkpointer, *, is_wanted: bool = False) -> None:
+        self.is_closing = True
+
+    monkeypatch.setattr(Checkpointer, "finish", no_last_checkpoint)
     live(tmp_path, create(b"a"))
     live(tmp_path, create(b"b"))
     first = tmp_path / "wal" / "0000000000000001.wal"

@@ -146,9 +146,8 @@ def test_one_checkpoint_runs_at_a_time() -> None:
     office.write(10 * WAL_BYTES)
     office.finish()
     assert office.world.journal.retired == [1]
-    office.write(1)
-    office.finish()
-    assert office.world.journal.retired == [1, 4]
+    office.finish()  # it is due again, and begins as soon as the first has ended
+    assert office.world.journal.retired == [1, 3]
 
 
 def test_the_log_has_to_grow_again_before_the_next_checkpoint() -> None:

@@ -11,6 +11,7 @@ import pytest
 from millstream.engine import flusher as flusher_module
 from millstream.engine.flush_planning import FlushLimits
 from millstream.engine.flusher import Flusher
+from millstream.limits import HELD_RUN_OVERHEAD as OVERHEAD
 from millstream.state.commands import DeleteStream, PublishRuns
 from tests.unit.engine.cold_office import NEVER, STORE_ID, ColdOffice, run, until
 
@@ -29,7 +30,7 @@ def test_flushed_content_is_in_a_segment_and_published(tmp_path: Path) -> None:
         assert {segment.name for segment, _ in stream.log.runs or []} == {name}
         assert office.content_of(stream.log.runs or []) == b"onetwo"
         assert office.content_of(other.log.runs or []) == b"three"
-        assert (office.flusher.segments, office.flusher.held_bytes) == (1, 11)
+        assert (office.flusher.segments, office.flusher.held_bytes) == (1, 11 + 2 * OVERHEAD)
         assert b"".join(stream.log.slices(0, 6)) == b"onetwo"  # as long as the budget allows
 
     run(tmp_path, story)
@@ -88,14 +89,15 @@ def test_published_content_leaves_memory_when_the_budget_is_used(tmp_path: Path)
         a, b = office.machine.find(b"a"), office.machine.find(b"b")
         assert a is not None
         assert b is not None
-        assert office.flusher.held_bytes == 600
+        assert office.flusher.held_bytes == 600 + 2 * OVERHEAD
         assert (a.log.held_byte, b.log.held_byte) == (0, 0)
         await office.append(b"a", bytes(450))  # 600 + 450 are too many: the oldest goes
         assert (a.log.held_byte, b.log.held_byte) == (300, 0)
-        assert office.flusher.held_bytes == 300
+        assert office.flusher.held_bytes == 300 + OVERHEAD
         assert len(b"".join(a.log.slices(300, 750))) == 450
 
-    run(tmp_path, story, FlushLimits(shard_bytes=10**6, age_ms=10**9, hot_bytes=1000))
+    hot_bytes = 1000 + 2 * OVERHEAD
+    run(tmp_path, story, FlushLimits(shard_bytes=10**6, age_ms=10**9, hot_bytes=hot_bytes))
 
 
 def test_writers_wait_while_unpublished_content_fills_the_budget(tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_published_content_of_an_earlier_run_of_the_server_counts_as_held(tmp_pa
         await office.flush()
         again = Flusher(office.engine, office.objects, STORE_ID, NEVER._replace(hot_bytes=1000))
         again.start(asyncio.get_running_loop())
-        assert again.held_bytes == 600
+        assert again.held_bytes == 600 + OVERHEAD
         await office.append(b"a", bytes(450))
         assert (again.held_bytes, stream.log.held_byte) == (0, 600)
         await again.close()
