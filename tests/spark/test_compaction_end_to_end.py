@@ -79,6 +79,7 @@ def test_a_pipeline_killed_at_random_points_loses_nothing(fs_world: World) -> No
         with reading_and_writing(streams, numbers):
             kill_at(world, point, numbers.random() * 0.2)
         streams.check(numbers, sample=10)
+    streams.append_rounds(numbers, ROUNDS, BYTES_MAX)
     world.compact()
     streams.check(numbers)
 
