@@ -275,7 +275,7 @@ class ColdTier:
             disk.objects,
             self.uploads,
             self.holds,
-            job_table.oldest_start_ms,
+            job_table,
         )
 
     def _replace_segments(

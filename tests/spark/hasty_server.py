@@ -18,6 +18,7 @@ from typing import Any
 from millstream import assemble
 from millstream.api.jobs import JobRoutes
 from millstream.cli.main import main
+from millstream.clock import Clock
 from millstream.engine.job_table import JobTable
 from millstream.engine.pipeline_process import PipelineProcess
 from millstream.http.message import Request
@@ -28,14 +29,20 @@ REQUESTS_FILE = "JOB_REQUESTS"  # a variable of the environment
 LOOK_SECONDS = 0.5
 
 _tables: list[JobTable] = []
-_handle, _start_table = JobRoutes.handle, JobTable.__init__
+_handle = JobRoutes.handle
+
+
+class WatchedTable(JobTable):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        _tables.append(self)
 
 
 def make_hasty() -> None:
     patched: Any = assemble
     patched.PipelineProcess = functools.partial(PipelineProcess, look_seconds=LOOK_SECONDS)
+    patched.JobTable = WatchedTable
     JobRoutes.handle = handle  # type: ignore[method-assign]
-    JobTable.__init__ = start_table  # type: ignore[method-assign, assignment]
     signal.signal(signal.SIGUSR1, end_leases)
 
 
@@ -46,11 +53,6 @@ def handle(self: JobRoutes, request: Request) -> None:
         with Path(name).open("ab") as file:
             file.write(request.method + b" " + request.path + b"\n")
     _handle(self, request)
-
-
-def start_table(self: JobTable, *arguments: Any) -> None:
-    _tables.append(self)
-    _start_table(self, *arguments)
 
 
 def end_leases(number: int, frame: FrameType | None) -> None:

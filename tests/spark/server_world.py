@@ -16,8 +16,8 @@ from tests.support.server import ServerProcess
 
 # Most is cold, in many small segments that the catalog soon knows; no pipeline but the test's.
 SMALL = (
-    *("--hot-bytes", "1MiB", "--flush-bytes", "256KiB", "--shards", "1"),
-    *("--checkpoint-wal-bytes", "512KiB", "--catalog-upload-interval", "50ms"),
+    *("--hot-bytes", "1MiB", "--flush-bytes", "128KiB", "--shards", "1"),
+    *("--checkpoint-wal-bytes", "512KiB", "--catalog-upload-interval", "500ms"),
     *("--pipeline", "external", "--log-level", "warning"),
 )
 POINTS = {
@@ -26,7 +26,7 @@ POINTS = {
     "result": r"PUT .*/tasks/0",
     "commit": r"POST .*/commit",
 }
-STREAMS, ROUNDS, BYTES_MAX = 200, 40, 1000
+STREAMS, ROUNDS, BYTES_MAX = 50, 40, 2000
 
 
 class World:

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millstream.engine.compaction import Policy
+from millstream.formats.jobs import JobOffer
 from millstream.limits import KIB, MIB
 from millstream.pipeline.compaction import KIND, Rewrite
 from millstream.pipeline.job_client import JobClient, JobRefused
@@ -172,25 +173,47 @@ def test_a_damaged_segment_fails_its_job_by_name_and_changes_nothing(
     assert world.segments() == before
 
 
-def test_an_input_that_vanished_meanwhile_ends_the_job_with_a_reason(
-    folder_world: World,
-) -> None:
+def test_inputs_that_die_meanwhile_are_left_out_of_the_commit(folder_world: World) -> None:
+    world = folder_world
+    for stream_id in (2, 4, 6):  # a segment each, and one for all
+        world.append(stream_id, b"alone", 1000)
+        world.flush(1_750_000_000_000 + stream_id)
+    for stream_id in (2, 4, 6):
+        world.append(stream_id, b"together", 2000)
+    world.flush(1_750_000_000_010)
+    with JobServer(world, POLICY).running() as url:
+        client, offer = rewrite_all(url, world)
+        world.delete(4)
+        client.commit(offer.job)
+    check(world)
+    assert set(world.read_all(SegmentReader(world.store, MIB))) == {2, 6}
+    assert len(world.segments()) == 1
+    assert world.catalog.verify().problem is None
+
+
+def test_a_job_whose_inputs_all_die_meanwhile_ends_with_a_reason(folder_world: World) -> None:
     world = folder_world
     fill(world, random.randrange(2**32), streams=20, flushes=3, message_bytes=100)
     with JobServer(world, POLICY).running() as url:
-        client = JobClient(url)
-        offer = client.ask(KIND)
-        assert offer is not None
-        rewrite = Rewrite(url, offer, world.cold)
-        for number in range(offer.tasks):
-            result = rewrite.write_segments(client.load_task(offer.job, number), world.store)
-            client.store_result(offer.job, number, result)
+        client, offer = rewrite_all(url, world)
         for stream_id in list(world.streams):
             world.delete(stream_id)
-        with pytest.raises(JobRefused, match="nothing lives in it any more"):
+        with pytest.raises(JobRefused, match="nothing lives in any of its segments"):
             client.commit(offer.job)
         assert client.ask(KIND) is None
     assert world.segments() == []
+
+
+def rewrite_all(url: str, world: World) -> tuple[JobClient, JobOffer]:
+    """A job that only has to be committed."""
+    client = JobClient(url)
+    offer = client.ask(KIND)
+    assert offer is not None
+    rewrite = Rewrite(url, offer, world.cold)
+    for number in range(offer.tasks):
+        result = rewrite.write_segments(client.load_task(offer.job, number), world.store)
+        client.store_result(offer.job, number, result)
+    return client, offer
 
 
 def test_a_result_that_is_not_the_same_content_is_refused(folder_world: World) -> None:

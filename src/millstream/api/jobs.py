@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -85,6 +85,11 @@ class Source(Protocol):
     def object_size(self, name: str) -> int | None:
         """Bytes of an object in the store; None when there is none."""
         ...
+
+
+class _Comparison(NamedTuple):
+    old: list[str]  # inputs that are still there
+    runs: list[list[Run]]  # of each new segment, those that hold something live
 
 
 class JobRoutes:
@@ -286,34 +291,36 @@ class JobRoutes:
             else:
                 _respond_committed(request, job_id)
 
-        def compared(runs: object) -> None:
-            if not isinstance(runs, list):
-                committed(runs)
-                return
-            old = [segment.name for segment in job.inputs]
-            self._replace_segments(job.shard, old, segments, runs, committed)
+        def compared(found: object) -> None:
+            if isinstance(found, _Comparison):
+                self._replace_segments(job.shard, found.old, segments, found.runs, committed)
+            else:
+                committed(found)
 
         self._in_thread(request, lambda: self._compare(job, results), compared)
 
-    def _compare(self, job: Job, results: list[TaskResult]) -> list[list[Run]]:
-        """The new runs that hold something live now. Raises JobConflict."""
+    def _compare(self, job: Job, results: list[TaskResult]) -> _Comparison:
+        """What is live now, of the old and of the new. Raises JobConflict.
+
+        An input that is gone has died meanwhile: nobody else replaces what a job holds.
+        """
         known = {use.segment.name for use in self._source.segments()}
-        for segment in job.inputs:
-            if segment.name not in known:
-                raise JobConflict(f"{segment.name} is gone: nothing lives in it any more")
+        old = [segment.name for segment in job.inputs if segment.name in known]
+        if not old:
+            raise JobConflict("nothing lives in any of its segments any more")
         for result in results:
             for segment in result.segments:
                 size = self._source.object_size(segment.name)
                 if size != segment.size:
                     found = "no such object" if size is None else f"{size} bytes"
                     raise JobConflict(f"{segment.name}: expected {segment.size} bytes, {found}")
-        live = self._source.live_runs(sorted(job.input_names))
-        parts = split_like(map(decode_task, job.tasks), live)
-        return [
+        parts = split_like(map(decode_task, job.tasks), self._source.live_runs(sorted(old)))
+        runs = [
             runs
             for (frozen, part), result in zip(parts, results, strict=True)
             for runs in live_part(frozen, part, result.runs)
         ]
+        return _Comparison(old, runs)
 
 
 def _respond_committed(request: Request, job_id: str) -> None:

@@ -63,6 +63,18 @@ class GarbageCatalog(Protocol):
     def knows_segment(self, name: str, shard: int) -> bool: ...
 
 
+class Jobs(Protocol):
+    """The pipeline's, which are under way."""
+
+    def oldest_start_ms(self) -> int | None:
+        """Segments named with this time or a later one may be about to be committed."""
+        ...
+
+    def busy_names(self) -> set[str]:
+        """Segments that some job reads."""
+        ...
+
+
 class Item(NamedTuple):
     name: str
     size: int | None  # None: nobody has counted
@@ -93,7 +105,7 @@ class Garbage:
         objects: ObjectStore,
         uploads: CatalogUploads,
         holds: Holds,
-        oldest_job_ms: Callable[[], int | None],
+        jobs: Jobs,
         *,
         grace_seconds: float = GARBAGE_GRACE_SECONDS,
         orphan_age_seconds: float = ORPHAN_AGE_SECONDS,
@@ -107,7 +119,7 @@ class Garbage:
         self._objects = objects
         self._uploads = uploads
         self._holds = holds
-        self._oldest_job_ms = oldest_job_ms  # when the oldest job began that may name segments
+        self._jobs = jobs
         self._going: set[str] = set()  # being deleted at this moment
         self._grace_seconds = grace_seconds
         self._orphan_age_seconds = orphan_age_seconds
@@ -174,7 +186,7 @@ class Garbage:
     def _report(self, segments: list[SegmentGarbage]) -> Report:
         report = Report([], [])
         settled, uploaded = self._settle(), self._uploads.oldest_lsn
-        items = [Item(*each, UNREFERRED) for each in segments]
+        items, being_read = [Item(*each, UNREFERRED) for each in segments], self._jobs.busy_names()
         for item in (*items, *self._remembered.values()):
             if item.name in self._going:
                 continue
@@ -184,6 +196,8 @@ class Garbage:
             elif item.lsn > settled:
                 waits_for = f"{self._grace_seconds:g} seconds of grace for readers"
                 report.waiting.append((item, waits_for))
+            elif item.name in being_read:
+                report.waiting.append((item, "the job of the pipeline that reads it"))
             else:
                 report.ready.append(item)
         self._waits_for_upload = any(item.lsn > uploaded for item, _ in report.waiting)
@@ -334,7 +348,7 @@ class Garbage:
 
     def _orphans(self, names: Iterable[str]) -> list[str]:
         """Those that nothing refers to, or will: neither the catalog nor what it will hear of."""
-        coming, oldest_job_ms = self._machine.changes.segment_names(), self._oldest_job_ms()
+        coming, oldest_job_ms = self._machine.changes.segment_names(), self._jobs.oldest_start_ms()
         found = []
         for name in names:
             segment, snapshot = _SEGMENT.fullmatch(name), _SNAPSHOT.fullmatch(name)

@@ -167,13 +167,13 @@ def test_a_job_is_committed_once_by_one_command(routes: Routes) -> None:
     assert routes.replaced == [(2, old, result.segments, result.runs)]
 
 
-@pytest.mark.parametrize("what", ["input gone", "moved", "no object", "short object", "refused"])
+@pytest.mark.parametrize("what", ["inputs gone", "moved", "no object", "short object", "refused"])
 def test_a_conflict_is_told_and_ends_the_job(routes: Routes, what: str) -> None:
     job = start(routes)
     result = routes.rewritten(job)
     assert routes.call(b"PUT", f"{job}/tasks/0", encode_task(result))[0] == 204
-    if what == "input gone":
-        del routes.catalog.runs[1]
+    if what == "inputs gone":
+        routes.catalog.runs.clear()
     elif what == "moved":
         name, run = routes.catalog.runs[1]
         routes.catalog.runs[1] = (name, Run(2, 1, 10, 1, 10, 0, 5, run.crc))
@@ -187,6 +187,17 @@ def test_a_conflict_is_told_and_ends_the_job(routes: Routes, what: str) -> None:
     assert (status, json.loads(body)["error"]["code"]) == (409, "job_conflict")
     assert len(routes.replaced) == (what == "refused")
     assert routes.call(b"GET", f"{job}/tasks/0")[0] == 404
+
+
+def test_an_input_that_died_meanwhile_is_left_out_of_the_commit(routes: Routes) -> None:
+    job = start(routes)
+    result = routes.rewritten(job)
+    assert routes.call(b"PUT", f"{job}/tasks/0", encode_task(result))[0] == 204
+    del routes.catalog.runs[1]
+    left = [name for name, _ in routes.catalog.runs]
+    assert routes.call(b"POST", f"{job}/commit")[0] == 200
+    runs = [[run for run in result.runs[0] if run.first_ordinal != 1]]
+    assert routes.replaced == [(2, left, result.segments, runs)]
 
 
 def test_a_wrong_result_is_refused_when_it_is_brought(routes: Routes) -> None:

@@ -175,17 +175,38 @@ def test_a_blob_is_kept_for_the_fork_that_shares_it_when_its_first_owner_is_gone
 def test_segments_of_a_job_under_way_are_no_orphans(tmp_path: Path) -> None:
     async def story(world: TierWorld) -> None:
         world.objects.put(SEGMENT, b"x")
-        world.job_ms = 1_700_000_000_000
+        world.jobs.started_ms = 1_700_000_000_000
         await world.find_orphans()
         assert (await world.look()) == ([], [])
-        world.job_ms = None
+        world.jobs.started_ms = None
         await world.find_orphans()
         for number in range(2):
             await world.create(b"a/%d" % number)
             await world.upload()
-        world.job_ms = 1_600_000_000_000  # one that began before: it may be its after all
+        world.jobs.started_ms = 1_600_000_000_000  # one that began before: it may be its after all
         assert await world.collect() == []
         assert world.names("segments") == [SEGMENT]
+
+    play(tmp_path, story)
+
+
+def test_a_segment_that_a_job_reads_waits_for_the_job(tmp_path: Path) -> None:
+    async def story(world: TierWorld) -> None:
+        stream = await world.create(b"a/1")
+        await world.flush(stream)
+        [name] = world.names("segments")
+        world.jobs.names = {name}
+        await world.delete(stream)
+        for number in range(2):
+            await world.create(b"a/other%d" % number)
+            await world.upload()
+        report = await world.look()
+        assert [(item.name, reason) for item, reason in report.waiting] == [
+            (name, "the job of the pipeline that reads it")
+        ]
+        assert await world.collect() == []
+        world.jobs.names = set()
+        assert await world.collect() == [name]
 
     play(tmp_path, story)
 

@@ -39,6 +39,20 @@ class ObedientGarbage(Garbage):
         pass
 
 
+class SomeJobs:
+    """What is under way, as the test says."""
+
+    def __init__(self) -> None:
+        self.started_ms: int | None = None
+        self.names: set[str] = set()
+
+    def oldest_start_ms(self) -> int | None:
+        return self.started_ms
+
+    def busy_names(self) -> set[str]:
+        return self.names
+
+
 class TierWorld:
     def __init__(self, folder: Path, **garbage: Any) -> None:
         self.clock = ManualClock(LATER_MS)
@@ -60,10 +74,10 @@ class TierWorld:
             *(folder / "uploads", 0.0, 1.0),
             nudge_seconds=3600.0,
         )
-        self.job_ms: int | None = None
+        self.jobs = SomeJobs()
         self.garbage = ObedientGarbage(
             *(self.engine, self.checkpointer, self.catalog, self.objects, self.uploads),
-            *(self.holds, lambda: self.job_ms),
+            *(self.holds, self.jobs),
             **{"grace_seconds": 0.0, "orphan_age_seconds": 0.0, **garbage},
         )
 
