@@ -45,6 +45,11 @@ def add_pipeline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--once", action="store_true", help="end when the server has no more jobs for now"
     )
     run.add_argument(
+        "--until-input-ends",
+        action="store_true",
+        help="end when standard input does: with the process that holds its other end",
+    )
+    run.add_argument(
         "--interval",
         metavar="TIME",
         default="60s",
@@ -75,6 +80,7 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
             server=arguments.server,
             master=arguments.master,
             once=arguments.once,
+            until_input_ends=arguments.until_input_ends,
             interval_seconds=interval_seconds,
             cold_flags=flags,
             spark=spark,

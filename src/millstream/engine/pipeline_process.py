@@ -42,8 +42,8 @@ class PipelineProcess:
 
     def start(self, loop: asyncio.AbstractEventLoop, url: str) -> None:
         """`url` is where the server is reached from this machine."""
-        run = ("-m", "millstream", "pipeline", "run", "--once", "--server", url)
-        self._command = (sys.executable, *run)
+        run = ("-m", "millstream", "pipeline", "run", "--once", "--until-input-ends")
+        self._command = (sys.executable, *run, "--server", url)
         self._task = loop.create_task(self._look_after())
         self._task.add_done_callback(_report)
 
@@ -98,7 +98,10 @@ class PipelineProcess:
         log.info("starting the pipeline")
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, env=self._environment, start_new_session=True
+                *self._command,
+                env=self._environment,
+                stdin=asyncio.subprocess.PIPE,  # ends with us, however we end
+                start_new_session=True,
             )
         except OSError as error:
             log.warning("the pipeline cannot be started", error=str(error))

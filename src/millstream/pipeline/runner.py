@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ class RunSettings:
     server: str
     master: str = DEFAULT_MASTER
     once: bool = False
+    until_input_ends: bool = False
     interval_seconds: float = 60.0
     cold_flags: Mapping[str, str | None] = field(default_factory=dict)
     spark: Mapping[str, str] = field(default_factory=dict)
@@ -54,10 +56,18 @@ def run_pipeline(settings: RunSettings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    if settings.until_input_ends:
+        threading.Thread(target=_stop_at_end_of_input, args=(runner,), daemon=True).start()
     try:
         return runner.run()
     finally:
         runner.close()
+
+
+def _stop_at_end_of_input(runner: Runner) -> None:
+    while sys.stdin.buffer.read(4096):
+        pass
+    runner.stop()
 
 
 class Runner:
