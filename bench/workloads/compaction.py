@@ -27,7 +27,8 @@ RECORD_BYTES = 256
 RECORDS = 128  # in one request
 CORES = 2
 PIPELINE_SECONDS_MAX = 1800
-FLAGS = ("--pipeline", "external", "--flush-age", "1s", "--shards", "1", "--flush-bytes")
+FLAGS = ("--pipeline", "external", "--flush-age", "1s", "--shards", "1")
+HOT_SEGMENTS = 4  # in memory at most, so that one flush does not take them all
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class CompactionCase:
         return label(self.bytes_in_all)
 
     def measure_in(self, kind: ServerKind, work_dir: Path) -> Figures:
-        with OwnServer(kind, work_dir, *FLAGS, str(self.segment_bytes)) as own:
+        sizes = ("--flush-bytes", str(self.segment_bytes))
+        sizes += ("--hot-bytes", str(HOT_SEGMENTS * self.segment_bytes))
+        with OwnServer(kind, work_dir, *FLAGS, *sizes) as own:
             own.start()
             self._write(own)
             own.stop()
@@ -108,5 +111,5 @@ def label(bytes_in_all: int) -> str:
 
 def cases(plan: Plan) -> list[CompactionCase]:
     if plan.smoke:
-        return [CompactionCase(32 * MIB, MIB, 100)]
+        return [CompactionCase(32 * MIB, MIB // 2, 100)]
     return [CompactionCase(2**30, 4 * MIB, 1000)]
