@@ -28,7 +28,7 @@ RECORDS = 128  # in one request
 CORES = 2
 PIPELINE_SECONDS_MAX = 1800
 FLAGS = ("--pipeline", "external", "--flush-age", "1s", "--shards", "1")
-HOT_SEGMENTS = 4  # in memory at most, so that one flush does not take them all
+HOT_SEGMENTS = 8  # in memory at most, so that one flush does not take them all
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class CompactionCase:
         return label(self.bytes_in_all)
 
     def measure_in(self, kind: ServerKind, work_dir: Path) -> Figures:
-        sizes = ("--flush-bytes", str(self.segment_bytes))
-        sizes += ("--hot-bytes", str(HOT_SEGMENTS * self.segment_bytes))
+        sizes = ["--flush-bytes", str(self.segment_bytes)]
+        sizes += ["--hot-bytes", str(HOT_SEGMENTS * self.segment_bytes)]
         with OwnServer(kind, work_dir, *FLAGS, *sizes) as own:
             own.start()
             self._write(own)
@@ -111,5 +111,5 @@ def label(bytes_in_all: int) -> str:
 
 def cases(plan: Plan) -> list[CompactionCase]:
     if plan.smoke:
-        return [CompactionCase(32 * MIB, MIB // 2, 100)]
+        return [CompactionCase(16 * MIB, MIB // 8, 100)]
     return [CompactionCase(2**30, 4 * MIB, 1000)]
