@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,5 +121,7 @@ def test_off_and_external_start_nothing(fs_world: World, mode: str) -> None:
         assert children(world.server.process.pid) == []
         time.sleep(LOOK_SECONDS / 2)
     assert world.requests() == []
+    with contextlib.closing(world.server.client()) as client:  # although there is work
+        assert client.post("/__millstream/jobs/compact").status == 200
     streams.check(seeded(), sample=20)
     assert world.server.stop() == 0
