@@ -395,6 +395,7 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         if pipeline is not None:
             await pipeline.close()
         server.stop_listening()
+        engine.hot_budget.close()
         engine.end_watchers()
         await server.close(config.shutdown_timeout)
         wakes.stop()

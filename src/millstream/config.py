@@ -230,7 +230,7 @@ class Config:
         300.0, parse_seconds, "TIME", "how long content stays hot only before it goes cold"
     )
     resident_streams: int = _setting(
-        25_000, parse_count, "N", "streams kept in memory; idle ones beyond it rest in the catalog"
+        16_384, parse_count, "N", "streams kept in memory; idle ones beyond it rest in the catalog"
     )
     cold_cache_bytes: int = _setting(
         32 * MIB, parse_size, "SIZE", "decoded cold content kept for the next reader"

@@ -77,3 +77,5 @@ READ_AHEAD_STREAMS_MAX = 1024  # streams whose last window is remembered, to kno
 TRIMS_AT_ONCE = 200  # streams whose old content is given up in one go on the loop
 CHECKPOINT_SECONDS_MAX = 60.0  # between two checkpoints when anything changed, however little
 HELD_RUN_OVERHEAD = 256  # bytes of objects that published content costs in memory beside itself
+HELD_BACK_SECONDS = 2.0  # an append waits for room in memory; flushes make it in a fraction of this
+HELD_BACK_MAX = 10_000  # appends that wait at once; their bodies are bounded as all bodies are

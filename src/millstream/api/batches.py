@@ -92,8 +92,8 @@ class Batches:
         elif not command.count:
             _respond_all(request, len(payloads), EmptyBody("the frame is empty"))
         else:
-            self._engine.check_budget(stream.stream_id % self._engine.machine.shards)
-            self._engine.submit(command, self._appended, waiting)
+            shard = stream.stream_id % self._engine.machine.shards
+            self._engine.hot_budget.submit(shard, (command, self._appended, waiting))
 
     @staticmethod
     def _appended(waiting: Waiting, outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ from millstream.protocol.patterns import DEFAULT_BUCKET
 STREAM_ROOT = b"/v1/stream/"
 CONTROL_SEGMENT = b"__ds"  # reserved: the server's own routes, no streams
 CONTROL_ROOT = STREAM_ROOT + CONTROL_SEGMENT + b"/"
-CACHE_ENTRIES_MAX = 65_536
+CACHE_ENTRIES_MAX = 16_384
 RESERVED_BUCKETS = frozenset(
     (b"healthz", b"readyz", b"metrics", b"console", b"__ursula", b"__ds", b"__millstream")
 )

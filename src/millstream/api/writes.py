@@ -31,6 +31,7 @@ class Writes:
         self._engine = engine
         self._reads = reads
         self._submit = engine.journal.submit
+        self._budget = engine.hot_budget
         self._by_path = engine.machine.residents.by_path
         self._paths = paths
         self._clock = clock
@@ -74,9 +75,11 @@ class Writes:
             if problem is not None:
                 self._appended((request, stream, command), decided or problem)
                 return
-        if body and self._engine.full_shards:
-            self._engine.check_budget(stream.stream_id % self._engine.machine.shards)
-        self._submit((command, self._appended, (request, stream, command)))
+        entry = (command, self._appended, (request, stream, command))
+        if body and self._budget.full_shards:
+            self._budget.submit(stream.stream_id % self._engine.machine.shards, entry)
+        else:
+            self._submit(entry)
 
     @staticmethod
     def _appended(waiting: Waiting, outcome: Outcome) -> None:
@@ -143,9 +146,11 @@ class Writes:
 
     def _submit_create(self, request: Request, command: CreateStream) -> None:
         self._add_initial_content(command, request.body)
-        if command.count:
-            self._engine.check_budget(self._engine.machine.shard_of(command.path))
-        self._engine.submit(command, self._created, (request, command))
+        entry = (command, self._created, (request, command))
+        if command.count and self._budget.full_shards:
+            self._budget.submit(self._engine.machine.shard_of(command.path), entry)
+        else:
+            self._submit(entry)
 
     def _settle_lifetimes(self, command: CreateStream) -> None:
         """The journal hears of renewals before it has to decide whether a name is still taken."""

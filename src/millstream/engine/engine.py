@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from millstream.clock import Clock
+from millstream.engine.hot_budget import HotBudget
 from millstream.engine.lifetimes import Deadlines, Lifetimes
-from millstream.errors import HotBudgetUsed, StreamError, StreamNotFound
+from millstream.errors import StreamError, StreamNotFound
 from millstream.journal.contract import Entry, Journal, Reply
 from millstream.state.commands import AnyCommand, Append
 from millstream.state.decisions import gone
@@ -38,7 +39,7 @@ class Engine:
         self.appends = 0
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
-        self.full_shards: frozenset[int] = frozenset()  # what may be hot is used up, by these
+        self.hot_budget = HotBudget(journal.submit)
         self.lifetimes = Lifetimes(self)
         self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
         self.attend_subscriptions: Callable[[Iterable[str]], None] | None = None
@@ -46,6 +47,7 @@ class Engine:
     def start(self, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | None = None) -> None:
         """`at_rest` knows the deadlines of streams that are not in memory."""
         self.journal.start(loop, self._committed, self._refused)
+        self.hot_budget.start(loop)
         self.lifetimes.start(loop, at_rest)
 
     # Finding and submitting
@@ -60,11 +62,6 @@ class Engine:
         if stream.is_mortal and not self.lifetimes.confirm_alive(stream, now_ms):
             raise StreamNotFound("stream does not exist")
         return stream
-
-    def check_budget(self, shard: int) -> None:
-        """Raises HotBudgetUsed when the shard must not grow before the cold store takes some."""
-        if shard in self.full_shards:
-            raise HotBudgetUsed("the cold store is behind and memory is full; try again")
 
     def submit(self, command: AnyCommand, reply: Reply, context: Any) -> None:
         self.journal.submit((command, reply, context))

@@ -112,7 +112,7 @@ class Flusher:
         hot_bytes = self._changes.hot_bytes
         total = sum(hot_bytes)
         limits = self._limits
-        if total >= limits.hot_bytes or self._engine.full_shards:
+        if total >= limits.hot_bytes or self._engine.hot_budget.full_shards:
             self._mark_full(total)
         if total + self._held_bytes > limits.hot_bytes:
             self._drop_held(limits.hot_bytes - total)
@@ -125,9 +125,10 @@ class Flusher:
         if total >= self._limits.hot_bytes:
             share = self._limits.hot_bytes // len(hot_bytes)
             full = frozenset(shard for shard, hot in enumerate(hot_bytes) if hot >= share)
-        if bool(full) != bool(self._engine.full_shards):
+        is_failing = self._failures > 0
+        if is_failing and bool(full) != bool(self._engine.hot_budget.full_shards):
             log.warning("appends wait for the cold store" if full else "appends go on")
-        self._engine.full_shards = full
+        self._engine.hot_budget.set_full(full, is_store_failing=is_failing)
 
     def _look_at_ages(self) -> None:
         now_ms = self._engine.clock.now_ms()
@@ -253,6 +254,8 @@ class Flusher:
         self._paused_until = self._loop.time() + delay
         self._loop.call_later(delay, self.check)
         self._finished(shard, error)
+        if self._engine.hot_budget.full_shards:
+            self._mark_full(sum(self._changes.hot_bytes))
 
     def _publish(self, shard: int, segment: Segment, runs: list[Run]) -> None:
         def published(_: object, outcome: Outcome) -> None:

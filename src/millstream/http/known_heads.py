@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 HEADS_MAX = 4096
-LINES_MAX = 65_536
+LINES_MAX = 16_384
 BYTES_MAX = 2048
 
 _NOT_PLAIN = frozenset((b"connection", b"expect", b"upgrade", b"transfer-encoding"))

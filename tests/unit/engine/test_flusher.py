@@ -106,14 +106,14 @@ def test_writers_wait_while_unpublished_content_fills_the_budget(tmp_path: Path)
         office.flusher.start(asyncio.get_running_loop())
         await office.create(b"a")
         await office.append(b"a", bytes(999))
-        assert not office.engine.full_shards
+        assert not office.engine.hot_budget.full_shards
         await office.append(b"a", b"x")
-        assert office.engine.full_shards
+        assert office.engine.hot_budget.full_shards
         await asyncio.sleep(0.1)
-        assert office.engine.full_shards
+        assert office.engine.hot_budget.full_shards
         assert office.machine.changes.hot_bytes == [1000]  # nothing is lost meanwhile
         (tmp_path / "cold" / "segments").unlink()
-        await until(lambda: not office.engine.full_shards)
+        await until(lambda: not office.engine.hot_budget.full_shards)
         assert office.machine.changes.hot_bytes == [0]
 
     (tmp_path / "cold").mkdir()

@@ -1,0 +1,84 @@
+"""Who has to wait when what may be hot is used up.
+
+A shard that holds more than its share takes no new content until a flush has made room. While the
+cold store works, that is a moment, and appends wait for it; when the store fails or the moment
+takes too long, they are refused and told to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millstream.errors import HotBudgetUsed
+from millstream.journal.contract import Entry
+from millstream.limits import HELD_BACK_MAX, HELD_BACK_SECONDS
+
+
+class _HeldBack(NamedTuple):
+    until: float
+    shard: int
+    entry: Entry
+
+
+class HotBudget:
+    def __init__(self, submit: Callable[[Entry], None]) -> None:
+        self.full_shards: frozenset[int] = frozenset()
+        self._submit = submit
+        self._is_store_failing = False
+        self._waiting: deque[_HeldBack] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def submit(self, shard: int, entry: Entry) -> None:
+        """Now, when there is room, or never: then the entry's reply gets HotBudgetUsed."""
+        if shard not in self.full_shards:
+            self._submit(entry)
+        elif self._is_store_failing or len(self._waiting) >= HELD_BACK_MAX:
+            _refuse(entry)
+        else:
+            self._waiting.append(_HeldBack(self._loop.time() + HELD_BACK_SECONDS, shard, entry))
+            if self._timer is None:
+                self._timer = self._loop.call_later(HELD_BACK_SECONDS, self._give_up)
+
+    def set_full(self, shards: frozenset[int], *, is_store_failing: bool) -> None:
+        self.full_shards = shards
+        self._is_store_failing = is_store_failing
+        if self._waiting:
+            waiting, self._waiting = self._waiting, deque()
+            for held in waiting:
+                if held.shard not in shards:
+                    self._submit(held.entry)
+                elif is_store_failing:
+                    _refuse(held.entry)
+                else:
+                    self._waiting.append(held)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._waiting and self._waiting[0].until <= now:
+            _refuse(self._waiting.popleft().entry)
+        if self._waiting:
+            delay = self._waiting[0].until - now
+            self._timer = self._loop.call_later(delay, self._give_up)
+
+    def close(self) -> None:
+        """Whoever still waits is refused."""
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._waiting:
+            _refuse(self._waiting.popleft().entry)
+
+
+def _refuse(entry: Entry) -> None:
+    _, reply, context = entry
+    reply(context, HotBudgetUsed("the cold store is behind and memory is full; try again"))
