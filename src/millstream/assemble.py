@@ -42,6 +42,7 @@ from millstream.engine.garbage import Garbage
 from millstream.engine.holds import Holds
 from millstream.engine.job_source import JobSource, cold_place
 from millstream.engine.job_table import JobTable
+from millstream.engine.memory_keeper import MemoryKeeper
 from millstream.engine.off_loop import OffLoop
 from millstream.engine.pipeline_process import PipelineProcess
 from millstream.engine.residency import Residency
@@ -248,6 +249,7 @@ class ColdTier:
         self.checkpointer.after.append(self.residency.shelved)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
         self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
+        self.memory = MemoryKeeper()
         self._job_thread = OffLoop("jobs", 1)
         job_table = JobTable(engine.clock)
         self.jobs = JobRoutes(
@@ -303,10 +305,12 @@ class ColdTier:
         self.checkpointer.start(loop)
         self._job_thread.start(loop)
         self.retention.start(loop)
+        self.memory.start(loop)
         self.uploads.start(loop)
         self.garbage.start(loop)
 
     async def close(self) -> None:
+        await self.memory.close()
         await self.retention.close()
         await self.flusher.close()
         await self._job_thread.wait_idle()

@@ -9,7 +9,6 @@ loop. What a failed attempt captured is tried again until it is stored: later on
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -18,7 +17,6 @@ import structlog
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
 from millstream.formats.changes import Changes
-from millstream.heap import return_unused
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import Disk
 from millstream.limits import (
@@ -33,7 +31,6 @@ from millstream.state.records import take_records
 log = structlog.get_logger("millstream.checkpoint")
 
 RETRY_SECONDS = 2.0
-RETURN_SECONDS_MIN = 5.0  # between two times that freed memory is given back
 CLOSING_WAL_BYTES = MIB  # a stop with less to replay needs no checkpoint
 
 Result = TypeVar("Result")
@@ -76,7 +73,6 @@ class Checkpointer:
         self._thread = OffLoop("checkpoint", 1)
         self._lsn_of_last = engine.applied_lsn
         self._timer: asyncio.TimerHandle | None = None
-        self._returned_at = 0.0
         self._is_running = False
         self.is_closing = False
         self._is_given_up = False  # what was captured is not stored; later ones would build on it
@@ -164,17 +160,9 @@ class Checkpointer:
             blocks = encode_checkpoint(self._store_id, changes, hot)
             size = store_checkpoint(self._disk, self._folder, capture.lsn, blocks)
             self._catalog.merge(changes)
-            self._return_memory()
             return size
 
         self._thread.run(work, lambda result: self._stored(capture, result))
-
-    def _return_memory(self) -> None:
-        """In the thread: what flushes and this checkpoint let go of lies all over the heap."""
-        now = time.monotonic()
-        if now - self._returned_at >= RETURN_SECONDS_MIN:
-            self._returned_at = now
-            return_unused()
 
     def _stored(self, capture: Capture, result: int | Exception) -> None:
         if isinstance(result, Exception):
