@@ -24,6 +24,7 @@ from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
     FLUSH_GATHER_STREAMS,
     FLUSH_THREADS,
+    HELD_MEMORY_FACTOR,
     HELD_RUN_OVERHEAD,
     SEGMENT_FLUSH_BYTES_MAX,
     SEGMENT_STREAMS_MAX,
@@ -283,7 +284,7 @@ class Flusher:
 
     def _hold(self, stream_id: int, ordinal: int, byte: int, from_byte: int) -> None:
         if byte > from_byte:
-            memory_bytes = byte - from_byte + HELD_RUN_OVERHEAD
+            memory_bytes = int((byte - from_byte) * HELD_MEMORY_FACTOR) + HELD_RUN_OVERHEAD
             self._held.append(_Held(stream_id, ordinal, byte, memory_bytes))
             self._held_bytes += memory_bytes
 

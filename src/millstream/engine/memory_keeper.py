@@ -11,15 +11,19 @@ import asyncio
 
 from millstream.engine.off_loop import OffLoop
 from millstream.heap import resident_bytes, return_unused
-from millstream.limits import UNUSED_MEMORY_BYTES
+from millstream.limits import MIB, UNUSED_MEMORY_BYTES
 
 LOOK_SECONDS = 0.25
+REST_SECONDS_MIN, REST_SECONDS_MAX = 2.0, 60.0  # until it is tried again without such growth
+WORTH_BYTES = 8 * MIB  # less than this was not worth it: the rest doubles
 
 
 class MemoryKeeper:
     def __init__(self) -> None:
         self._thread = OffLoop("memory", 1)
         self._floor_bytes = 0  # what was left after the last time
+        self._rest_seconds = REST_SECONDS_MIN
+        self._rested_from = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.returns = 0
 
@@ -27,6 +31,7 @@ class MemoryKeeper:
         self._loop = loop
         self._thread.start(loop)
         self._floor_bytes = resident_bytes()
+        self._rested_from = loop.time()
         self._look_later()
 
     def _look_later(self) -> None:
@@ -35,15 +40,21 @@ class MemoryKeeper:
     def _look(self) -> None:
         now_bytes = resident_bytes()
         self._floor_bytes = min(self._floor_bytes, now_bytes)
-        if now_bytes - self._floor_bytes < UNUSED_MEMORY_BYTES:
-            self._look_later()
+        has_grown = now_bytes - self._floor_bytes >= UNUSED_MEMORY_BYTES
+        if has_grown or self._loop.time() - self._rested_from >= self._rest_seconds:
+            self._thread.run(return_unused, lambda _: self._returned(now_bytes))
         else:
-            self._thread.run(return_unused, self._returned)
+            self._look_later()
 
-    def _returned(self, _: object) -> None:
-        """What is left now is in use: only what comes on top of it may be unused again."""
+    def _returned(self, before_bytes: int) -> None:
+        """What is left was in use a moment ago; some of it may be free the next time."""
         self.returns += 1
         self._floor_bytes = resident_bytes()
+        was_worth_it = before_bytes - self._floor_bytes >= WORTH_BYTES
+        self._rest_seconds = (
+            REST_SECONDS_MIN if was_worth_it else min(2 * self._rest_seconds, REST_SECONDS_MAX)
+        )
+        self._rested_from = self._loop.time()
         self._look_later()
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ What a segment holds and how it is checked is in formats/segment.py and its neig
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from threading import BoundedSemaphore
 from typing import Protocol
 
 import pyarrow as pa
@@ -19,7 +20,12 @@ from millstream.formats.segment_rows import (
     decode_columns,
     decode_row_group,
 )
-from millstream.limits import COLD_FETCH_BYTES_MAX, FOOTER_CACHE_BYTES, FOOTER_MEMORY_FACTOR
+from millstream.limits import (
+    COLD_FETCH_BYTES_MAX,
+    DECODES_MAX,
+    FOOTER_CACHE_BYTES,
+    FOOTER_MEMORY_FACTOR,
+)
 from millstream.tier.shared_cache import SharedCache
 
 __all__ = ["ColdBlock", "SegmentReader", "SegmentStore"]
@@ -42,6 +48,7 @@ class SegmentReader:
 
     def __init__(self, store: SegmentStore, cache_bytes: int) -> None:
         self._store = store
+        self._decoding = BoundedSemaphore(DECODES_MAX)
         self._footers: SharedCache[str, Footer] = SharedCache(FOOTER_CACHE_BYTES, _footer_memory)
         self._row_groups: SharedCache[tuple[str, int], RowGroup] = SharedCache(
             cache_bytes, _row_group_memory
@@ -58,7 +65,9 @@ class SegmentReader:
         def load(keys: list[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], RowGroup]]:
             footer = self._footer(segment)
             for index, data in self._fetch(segment, footer, [index for _, index in keys]):
-                yield (name, index), decode_row_group(name, footer, index, data)
+                with self._decoding:
+                    row_group = decode_row_group(name, footer, index, data)
+                yield (name, index), row_group
 
         keys = [(name, index) for index in sorted({run.row_group for run in runs})]
         row_groups = self._row_groups.get(keys, load)
