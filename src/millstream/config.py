@@ -233,7 +233,7 @@ class Config:
         16_384, parse_count, "N", "streams kept in memory; idle ones beyond it rest in the catalog"
     )
     cold_cache_bytes: int = _setting(
-        32 * MIB, parse_size, "SIZE", "decoded cold content kept for the next reader"
+        24 * MIB, parse_size, "SIZE", "decoded cold content kept for the next reader"
     )
     catalog_upload_interval: float = _setting(
         60.0,

@@ -79,6 +79,6 @@ CHECKPOINT_SECONDS_MAX = 60.0  # between two checkpoints when anything changed, 
 HELD_RUN_OVERHEAD = 256  # bytes of objects that published content costs in memory beside itself
 HELD_BACK_SECONDS = 2.0  # an append waits for room in memory; flushes make it in a fraction of this
 HELD_BACK_MAX = 10_000  # appends that wait at once; their bodies are bounded as all bodies are
-UNUSED_MEMORY_BYTES = 32 * MIB  # growth of the process after which freed memory is given back
+UNUSED_MEMORY_BYTES = 16 * MIB  # growth of the process after which freed memory is given back
 DECODES_MAX = 2  # row groups decoded at once: each takes several times its size for a moment
 HELD_MEMORY_FACTOR = 1.5  # memory that published content takes for each byte, holes in the heap too
