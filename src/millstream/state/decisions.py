@@ -44,7 +44,9 @@ def decide_publish(stream: Stream, command: PublishSnapshot) -> Outcome | None:
         if current.digest == command.digest:
             return Done.EXISTED
         return SnapshotConflict("another snapshot is published at this offset already")
-    if not command.is_boundary and stream.resolve_unpublished(offset) is None:
+    is_published = command.ordinal <= log.cold_ordinal and command.byte <= log.cold_byte
+    is_told = command.is_boundary and is_published  # what is in memory anyway is looked up
+    if not is_told and stream.resolve_unpublished(offset) is None:
         return InvalidOffset("the snapshot's offset is not the end of a message")
     return None
 

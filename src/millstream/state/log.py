@@ -279,7 +279,7 @@ class Log:
         """The run holds what comes next to go cold; False when it does not fit."""
         if run.first_ordinal != self.cold_ordinal or run.first_byte != self.cold_byte:
             return False
-        if run.end_ordinal > self.tail_ordinal or run.end_byte > self.tail_byte:
+        if run.end_ordinal > self.tail_ordinal or self.byte_at(run.end_ordinal) != run.end_byte:
             return False
         if self.runs is None:
             self.runs = []
@@ -296,6 +296,7 @@ class Log:
             return 0
         if len(self.starts) < len(self.datas):
             self._locate()
+        ordinal, byte = self.last_boundary(byte)  # no boundary: the message it lies in stays
         freed = byte - self.held_byte
         keep = bisect_right(self.starts, byte) - 1 if byte < self.tail_byte else len(self.datas)
         del self.datas[:keep], self.ends[:keep], self.times[:keep]

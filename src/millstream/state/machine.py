@@ -20,6 +20,7 @@ from millstream.errors import (
 from millstream.formats.changes import Replacement
 from millstream.formats.wal import crc32c
 from millstream.protocol import content_types
+from millstream.protocol.offsets import Offset
 from millstream.state.buckets import Namespace, Retention, split_key
 from millstream.state.changes import OpenChanges
 from millstream.state.commands import (
@@ -293,7 +294,10 @@ class StateMachine:
             return Done.NOTHING
         if stream.snapshot is not None:  # whoever starts from it needs all that follows
             return Done.NOTHING
-        if command.ordinal > stream.log.tail_ordinal or command.byte > stream.log.tail_byte:
+        log = stream.log
+        is_published = command.ordinal <= log.cold_ordinal and command.byte <= log.cold_byte
+        place = Offset(command.ordinal, command.byte)
+        if not is_published and stream.resolve_unpublished(place) is None:
             return Done.NOTHING
         self.changes.touch(stream)
         self._trim(stream, command.ordinal, command.byte)
