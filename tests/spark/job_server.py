@@ -21,8 +21,8 @@ from millstream.clock import SystemClock
 from millstream.engine.compaction import Policy
 from millstream.engine.job_table import JobTable
 from millstream.errors import StreamError
-from millstream.formats.jobs import ColdPlace, segment_name
-from millstream.formats.runs import Run, Segment
+from millstream.formats.jobs import ColdPlace
+from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import structlog
 
 from millstream.engine.holds import Holds
+from millstream.engine.off_loop import OffLoop
 from millstream.state.machine import StateMachine
 from millstream.tier.blobs import SNAPSHOTS, BlobStore
 
@@ -25,24 +25,20 @@ class BlobWorker:
         self.store = store
         self._holds = holds or Holds()
         self._machine = machine
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
+        self._threads = OffLoop("blobs", THREADS)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._threads.start(loop)
 
     def run(self, work: Callable[[], Result], done: Callable[[Result | OSError], None]) -> None:
         """Does the work on a thread and calls `done` on the loop with its result or its error."""
 
-        def finished(future: asyncio.Future[Result]) -> None:
-            error = future.exception()
-            if error is None:
-                done(future.result())
-            elif isinstance(error, OSError):
-                done(error)
-            else:
-                raise error
+        def finished(result: Result | Exception) -> None:
+            if isinstance(result, Exception) and not isinstance(result, OSError):
+                raise result
+            done(result)
 
-        self._loop.run_in_executor(self._pool, work).add_done_callback(finished)
+        self._threads.run(work, finished)
 
     def hold(self, name: str) -> None:
         """The blob is on its way into the state: nobody refers to it yet, but will."""
@@ -65,7 +61,7 @@ class BlobWorker:
             self.store.delete(name)
 
     def close(self) -> None:
-        self._pool.shutdown()
+        self._threads.close()
 
 
 def _log_failure(outcome: OSError | None) -> None:

@@ -19,7 +19,7 @@ from millstream.engine.engine import Engine
 from millstream.engine.flush_planning import FlushLimits, ShardHeat, plan_flushes
 from millstream.engine.holds import Holds
 from millstream.engine.off_loop import OffLoop
-from millstream.formats.runs import Run, Segment
+from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
     FLUSH_GATHER_STREAMS,
@@ -57,10 +57,6 @@ class _Held(NamedTuple):
     ordinal: int
     byte: int
     size: int
-
-
-def segment_name(shard: int, now_ms: int) -> str:
-    return f"segments/{shard:04d}/{now_ms:013d}-{secrets.token_hex(4)}.parquet"
 
 
 class Flusher:
@@ -219,7 +215,7 @@ class Flusher:
             self._finished(shard, OSError("the server stops") if contents else None)
             return
         created_ms = self._engine.clock.now_ms()
-        name = segment_name(shard, created_ms)
+        name = segment_name(shard, created_ms, secrets.token_hex(4))
         self._holds.add(name)
 
         def work() -> Flushed:

@@ -91,11 +91,6 @@ def cut_runs(
         yield piece
 
 
-def segment_name(shard: int, created_ms: int, random_hex: str) -> str:
-    """The object name of a segment, below the cold root."""
-    return f"segments/{shard:04d}/{created_ms:013d}-{random_hex}.parquet"
-
-
 _OFFER = msgspec.json.Decoder(JobOffer)
 _TASK = msgspec.msgpack.Decoder(TaskInput)
 _RESULT = msgspec.msgpack.Decoder(TaskResult)

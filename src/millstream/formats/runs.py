@@ -42,3 +42,8 @@ class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     footer_bytes: int  # from the start of the footer to the end of the object
     rows: int
     created_ms: int
+
+
+def segment_name(shard: int, created_ms: int, random_hex: str) -> str:
+    """The object name of a segment, below the cold root."""
+    return f"segments/{shard:04d}/{created_ms:013d}-{random_hex}.parquet"

@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.formats.jobs import JobOffer, TaskInput, TaskResult, segment_name
-from millstream.formats.runs import Run, Segment
+from millstream.formats.jobs import JobOffer, TaskInput, TaskResult
+from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import EncodedSegment, SegmentBuilder
 from millstream.pipeline.job_client import JobClient
 from millstream.pipeline.merge import RowMerge

@@ -1,8 +1,11 @@
 """What is too large or too old for memory.
 
-objects.py        the object store: a folder, S3, GCS or Azure
+objects.py        the object store: S3, GCS or Azure, and object_folder.py for a folder
+identity.py       whose store it is
+backup.py         copies of the catalog in it
 segments.py       reads of cold content, by range, through a bounded cache
 shared_cache.py   what several threads want at once is loaded once
-catalog.py        all streams and where their cold content lies, in SQLite
+catalog.py        all streams and where their cold content lies, in SQLite; catalog_*.py its parts
+shelf.py          the catalog as the state machine sees it
 blobs.py          snapshots, stored whole under a name
 """

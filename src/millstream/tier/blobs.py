@@ -6,8 +6,6 @@ not know, its user deletes. All calls may block: run them off the event loop.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Protocol
 
 from millstream.errors import ObjectMissing
@@ -15,7 +13,6 @@ from millstream.tier.object_names import check_prefix
 from millstream.tier.objects import ObjectStore
 
 SNAPSHOTS = "snapshots/"  # where they lie in the cold store
-_NEW_SUFFIX = ".new"
 
 
 class BlobStore(Protocol):
@@ -49,45 +46,6 @@ class MemoryBlobs:
 
     def names(self) -> list[str]:
         return list(self._blobs)
-
-
-class FileBlobs:
-    """One file per blob in one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob("*" + _NEW_SUFFIX):
-            leftover.unlink()
-
-    def store(self, name: str, data: bytes) -> None:
-        path = self._folder / name
-        new = path.with_name(name + _NEW_SUFFIX)
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path)
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def load(self, name: str) -> bytes | None:
-        try:
-            return (self._folder / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def delete(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
-
-    def names(self) -> list[str]:
-        return sorted(path.name for path in self._folder.iterdir())
 
 
 class ObjectBlobs:

@@ -14,9 +14,8 @@ from millstream.formats.jobs import (
     decode_task,
     encode_offer,
     encode_task,
-    segment_name,
 )
-from millstream.formats.runs import Run, Segment
+from millstream.formats.runs import Run, Segment, segment_name
 
 RUN = Run(5, 10, 100, 3, 30, 1, 7, 0xFFFFFFFF)
 SEGMENT = Segment("segments/0005/a.parquet", 5, 1000, 100, 50, 1)
