@@ -1,6 +1,7 @@
 """What is too large or too old for memory.
 
-objects.py        the object store: S3, GCS or Azure, and object_folder.py for a folder
+objects.py        the object store; remote_objects.py is S3, GCS or Azure, object_folder.py a folder
+cold_settings.py  where it lies and how to reach it
 identity.py       whose store it is
 backup.py         copies of the catalog in it
 segments.py       reads of cold content, by range, through a bounded cache
