@@ -43,8 +43,10 @@ WEBHOOK_SECONDS_MAX = 30.0  # one attempt, from the look-up of the name to the e
 WEBHOOK_ANSWER_BYTES_MAX = 64 * KIB  # of a receiver's answer are read; it only has to say done
 RETRY_MS_MIN, RETRY_MS_MAX = 1000, 60_000  # the protocol's
 
-ROW_GROUP_BYTES = MIB  # of wire bytes; what one cold message costs to fetch, and zstd's window
+ROW_GROUP_BYTES = MIB  # of wire bytes of one stream; longer ones compress no better
+SHARED_ROW_GROUP_BYTES = 256 * KIB  # of many streams; what a small stream costs to fetch and decode
 ROW_GROUP_ROWS_MAX = 64 * KIB  # a decoded row costs 40 bytes beside its message, however short
+SHARED_ROW_GROUP_ROWS_MAX = 16 * KIB
 COLD_FETCH_BYTES_MAX = 8 * MIB  # one range request for neighbouring row groups; then the next
 FOOTER_CACHE_BYTES = 16 * MIB  # parsed footers: 7 KiB for each row group, a few GiB of history
 FOOTER_MEMORY_FACTOR = 14  # bytes of a parsed footer for each byte of it in the object, measured

@@ -23,7 +23,13 @@ from millstream.formats.runs import Run
 from millstream.formats.segment_footer import SCHEMA, seal_footer, unsealed_metadata
 from millstream.formats.segment_rows import Bools, Int64s, Wire, int64s, wire_form
 from millstream.formats.wal import crc32c
-from millstream.limits import MIB, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX
+from millstream.limits import (
+    MIB,
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS_MAX,
+    SHARED_ROW_GROUP_BYTES,
+    SHARED_ROW_GROUP_ROWS_MAX,
+)
 
 __all__ = ["SCHEMA", "Block", "Content", "EncodedSegment", "SegmentBuilder", "encode_segment"]
 
@@ -33,6 +39,10 @@ the append time in milliseconds of all its messages, or array("Q") with the time
 
 # Level 1: on JSON of 256 bytes it is twice as fast as level 3 and no larger.
 _ZSTD_LEVEL = 1
+_COMPRESSED = (
+    "stream",
+    "data",
+)  # the others are packed; zstd's set-up would cost more than it saves
 _PAGE_BYTES = 2 * MIB  # more than a row group, so that a column is one page there
 _COMMA = ord(",")
 
@@ -136,7 +146,7 @@ class _Rows:
         block_starts = np.cumsum(sizes) - sizes
         block_rows = np.cumsum(counts) - counts
 
-        self.wire = b"".join(datas)
+        self.wire = pa.py_buffer(b"".join(datas))
         rows = int(counts.sum())
         self.wire_ends = np.zeros(rows + 1, np.int64)
         self.wire_ends[1:] = _message_ends(blocks, counts, sizes)
@@ -188,7 +198,7 @@ class _Rows:
         ends = self.wire_ends[first : last + 1]
         begin = int(ends[0])
         offsets = pa.py_buffer((ends - begin).astype(np.int32))
-        wire = pa.py_buffer(self.wire).slice(begin, int(ends[-1]) - begin)
+        wire = self.wire.slice(begin, int(ends[-1]) - begin)
         messages = pa.Array.from_buffers(pa.binary(), last - first, [None, offsets, wire])
         json_rows = is_json.true_count
         if json_rows == 0:
@@ -198,7 +208,8 @@ class _Rows:
 
     def wire_of(self, first: int, last: int) -> Wire:
         ends = self.wire_ends[first : last + 1]
-        return Wire(self.wire[ends[0] : ends[-1]], ends - ends[0])
+        begin = int(ends[0])
+        return Wire(self.wire.slice(begin, int(ends[-1]) - begin), ends - begin)
 
 
 def _message_ends(blocks: Sequence[Block], counts: Int64s, sizes: Int64s) -> Int64s:
@@ -222,26 +233,36 @@ def _message_times(blocks: Sequence[Block], counts: Int64s) -> Int64s:
 
 
 def _row_groups(wire_ends: Int64s, stream_ids: Int64s, whole: bool) -> Iterable[tuple[int, int]]:
-    """First and last row of each row group; without `whole` only of those that are full.
-
-    A row group ends where the next message would make it too large, or in front of the stream of
-    that message when that leaves it at least half full: fewer streams are in two row groups.
-    """
+    """First and last row of each row group; without `whole` only of those that rows behind what is
+    here would not change."""
     first, rows = 0, len(stream_ids)
     while first < rows:
-        limit = wire_ends[first] + ROW_GROUP_BYTES
-        last = int(np.searchsorted(wire_ends, limit, "right")) - 1
-        last = min(max(last, first + 1), first + ROW_GROUP_ROWS_MAX)
-        if last >= rows:
-            if not whole:
-                return
-            last = rows
-        elif stream_ids[last] == stream_ids[last - 1]:
-            border = int(np.searchsorted(stream_ids, stream_ids[last]))
-            if border > first and wire_ends[border] - wire_ends[first] >= ROW_GROUP_BYTES // 2:
-                last = border
+        last = _row_group_end(wire_ends, stream_ids, first)
+        if last >= rows and not whole:
+            return
         yield first, last
         first = last
+
+
+def _row_group_end(wire_ends: Int64s, stream_ids: Int64s, first: int) -> int:
+    """A stream that is large enough has its row groups alone, and large ones: it is read in
+    sequence. Others share small ones, because whoever reads one of them decodes all. Those end in
+    front of a stream when that leaves them at least half full: fewer streams are in two of them.
+    """
+    own_end = int(np.searchsorted(stream_ids, stream_ids[first], "right"))
+    last = _rows_that_fit(wire_ends, first, SHARED_ROW_GROUP_BYTES, SHARED_ROW_GROUP_ROWS_MAX)
+    if own_end >= last:
+        return min(own_end, _rows_that_fit(wire_ends, first, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX))
+    if last < len(stream_ids) and stream_ids[last] == stream_ids[last - 1]:
+        border = int(np.searchsorted(stream_ids, stream_ids[last]))
+        if border > first and wire_ends[border] - wire_ends[first] >= SHARED_ROW_GROUP_BYTES // 2:
+            return border
+    return last
+
+
+def _rows_that_fit(wire_ends: Int64s, first: int, bytes_max: int, rows_max: int) -> int:
+    last = int(np.searchsorted(wire_ends, wire_ends[first] + bytes_max, "right")) - 1
+    return min(max(last, first + 1), first + rows_max, len(wire_ends) - 1)
 
 
 class _Writer:
@@ -254,8 +275,8 @@ class _Writer:
         self._file = pq.ParquetWriter(
             self._sink,
             SCHEMA,
-            compression="zstd",
-            compression_level=_ZSTD_LEVEL,
+            compression={name: "zstd" if name in _COMPRESSED else "none" for name in SCHEMA.names},
+            compression_level=dict.fromkeys(_COMPRESSED, _ZSTD_LEVEL),
             use_dictionary=["stream"],
             column_encoding=dict.fromkeys(
                 ("stream_id", "ordinal", "byte_end", "append_ms"), "DELTA_BINARY_PACKED"
@@ -301,9 +322,9 @@ def _runs(columns: pa.RecordBatch, wire: Wire, row_group: int) -> list[Run]:
     firsts = np.concatenate(([0], np.flatnonzero(~joined) + 1))
     lasts = np.append(firsts[1:], len(ends))
     wire_firsts, wire_lasts = wire.ends[firsts], wire.ends[lasts]
-    data = wire.data
+    slice_of = wire.data.slice
     crcs = [
-        crc32c(data[first:last])
+        crc32c(slice_of(first, last - first))
         for first, last in zip(wire_firsts.tolist(), wire_lasts.tolist(), strict=True)
     ]
     return list(

@@ -63,7 +63,7 @@ def unsealed_metadata(store_id: str, shard: int, writer: str, row_groups: int) -
 def seal_footer(unsealed: pa.Buffer, borders: Sequence[int]) -> bytes:
     """The whole segment with its checksums. `borders` are as in `Footer`."""
     footer = bytearray(unsealed.slice(borders[-1]))
-    crcs = [crc32c(unsealed.slice(a, b - a).to_pybytes()) for a, b in pairwise(borders)]
+    crcs = [crc32c(unsealed.slice(a, b - a)) for a, b in pairwise(borders)]
     _put_digits(footer, footer.rindex(_ROW_GROUPS_MARK) + len(_ROW_GROUPS_MARK), crcs)
     _put_digits(footer, footer.rindex(_FOOTER_MARK) + len(_FOOTER_MARK), [crc32c(bytes(footer))])
     return b"".join((memoryview(unsealed)[: borders[-1]], footer))
@@ -80,15 +80,17 @@ def decode_footer(name: str, footer: bytes, object_bytes: int) -> Footer:
     _check_frame(name, footer)
     _check_seal(name, footer)
     try:
-        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+        file = pq.ParquetFile(pa.BufferReader(_MAGIC + footer))
     except (pa.ArrowException, OSError) as error:
         raise DamagedSegment(name, "the footer", "Parquet's", str(error)) from error
+    metadata = file.metadata
     values = metadata.metadata or {}
     if values.get(b"millstream.format") != b"%d" % FORMAT:
         found = values.get(b"millstream.format", b"none").decode(errors="replace")
         raise DamagedSegment(name, "the format", f"{FORMAT}, which this version reads", found)
-    if not metadata.schema.to_arrow_schema().equals(SCHEMA):
-        raise DamagedSegment(name, "the schema", "that of a segment", str(metadata.schema))
+    schema = file.schema_arrow  # not metadata.schema: that and the metadata would hold each other
+    if not schema.equals(SCHEMA):
+        raise DamagedSegment(name, "the schema", "that of a segment", str(schema))
     digits = values[_KEY].partition(_ROW_GROUPS_MARK)[2]
     crcs = [int(digits[at : at + _DIGITS], 16) for at in range(0, len(digits), _DIGITS)]
     borders = [_row_group_start(metadata, index) for index in range(metadata.num_row_groups)]

@@ -25,13 +25,14 @@ from millstream.formats.wal import crc32c
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+_COMMA = ord(",")
 _READ = ["stream_id", "ordinal", "byte_end", "append_ms", "is_json", "data"]
 
 
 class Wire(NamedTuple):
     """The wire form of consecutive rows."""
 
-    data: bytes
+    data: pa.Buffer  # not bytes: it is made in Arrow's memory, and most of it is never asked for
     ends: Int64s  # one more than rows: where each begins, and the end of the last
 
 
@@ -53,14 +54,17 @@ def wire_form(columns: pa.RecordBatch) -> Wire:
         comma, nothing = pa.scalar(b",", pa.binary()), pa.scalar(b"", pa.binary())
         data = pc.binary_join_element_wise(data, pc.if_else(is_json, comma, nothing), nothing)
     ends = _ends(data)
-    return Wire(_bytes_of(data, ends).tobytes(), ends - ends[0])
+    return Wire(_bytes_of(data, ends), ends - ends[0])
 
 
 def _json_wire_form(data: pa.Array) -> Wire:
     """Three times as fast as what mixed rows need: the whole column is joined at once."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)
     joined = pc.binary_join(whole, pa.scalar(b",", pa.binary()))
-    wire = b"".join((_bytes_of(joined, _ends(joined)), b","))
+    without_last = _bytes_of(joined, _ends(joined))
+    wire = pa.allocate_buffer(without_last.size + 1)
+    with memoryview(wire) as view:
+        view[:-1], view[-1] = without_last, _COMMA
     ends = _ends(data)
     return Wire(wire, ends - ends[0] + np.arange(len(ends)))
 
@@ -71,9 +75,10 @@ def _ends(data: pa.Array) -> Int64s:
     return offsets[data.offset : data.offset + len(data) + 1].astype(np.int64)
 
 
-def _bytes_of(data: pa.Array, ends: Int64s) -> memoryview:
+def _bytes_of(data: pa.Array, ends: Int64s) -> pa.Buffer:
     buffer = data.buffers()[2]
-    return memoryview(b"" if buffer is None else buffer)[int(ends[0]) : int(ends[-1])]
+    start, end = int(ends[0]), int(ends[-1])
+    return pa.py_buffer(b"") if buffer is None else buffer.slice(start, end - start)
 
 
 def int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:
@@ -82,7 +87,11 @@ def int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def decode_columns(
-    name: str, footer: Footer, row_group: int, data: bytes, columns: Sequence[str] = SCHEMA.names
+    name: str,
+    footer: Footer,
+    row_group: int,
+    data: pa.Buffer,
+    columns: Sequence[str] = SCHEMA.names,
 ) -> pa.RecordBatch:
     """Some columns of a row group, from all its bytes, which are checked."""
     place = f"row group {row_group}"
@@ -106,8 +115,8 @@ def decode_columns(
 class _Piece(io.RawIOBase):
     """The bytes of one row group at their place in an object that is otherwise not here."""
 
-    def __init__(self, data: bytes, start: int, object_bytes: int) -> None:
-        self._data = pa.py_buffer(data)
+    def __init__(self, data: pa.Buffer, start: int, object_bytes: int) -> None:
+        self._data = data
         self._start = start
         self._object_bytes = object_bytes
         self._position = 0
@@ -143,6 +152,7 @@ class RowGroup:
     """A decoded row group: its wire form, and what tells whose rows these are."""
 
     __slots__ = ("byte_ends", "nbytes", "ordinals", "stream_ids", "times", "wire")
+    nbytes: int
 
     def __init__(self, columns: pa.RecordBatch) -> None:
         self.wire = wire_form(columns)
@@ -150,14 +160,14 @@ class RowGroup:
         self.ordinals = int64s(columns["ordinal"])
         self.byte_ends = int64s(columns["byte_end"])
         self.times = int64s(columns["append_ms"].view(pa.int64()))
-        self.nbytes = len(self.wire.data) + 40 * len(self.times)
+        self.nbytes = self.wire.data.size + 40 * len(self.times)
 
     def block(self, name: str, run: Run) -> ColdBlock:
         """One run, checked against what the catalog knows of it."""
         first, last = run.row, run.row + run.count
         self._check_rows(name, run, first, last)
         start, end = self.wire.ends[[first, last]].tolist()
-        data = self.wire.data[start:end]
+        data = self.wire.data.slice(start, end - start).to_pybytes()
         crc = crc32c(data)
         if crc != run.crc:
             place = f"the CRC32C of {_place(run)}"
@@ -194,7 +204,7 @@ class RowGroup:
         return array("Q", times.tobytes())
 
 
-def decode_row_group(name: str, footer: Footer, row_group: int, data: bytes) -> RowGroup:
+def decode_row_group(name: str, footer: Footer, row_group: int, data: pa.Buffer) -> RowGroup:
     return RowGroup(decode_columns(name, footer, row_group, data, _READ))
 
 

@@ -6,7 +6,7 @@ What a segment holds and how it is checked is in formats/segment.py and its neig
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from threading import BoundedSemaphore
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import pyarrow as pa
@@ -48,7 +48,7 @@ class SegmentReader:
 
     def __init__(self, store: SegmentStore, cache_bytes: int) -> None:
         self._store = store
-        self._decoding = BoundedSemaphore(DECODES_MAX)
+        self._decoders = ThreadPoolExecutor(DECODES_MAX, thread_name_prefix="decode")
         self._footers: SharedCache[str, Footer] = SharedCache(FOOTER_CACHE_BYTES, _footer_memory)
         self._row_groups: SharedCache[tuple[str, int], RowGroup] = SharedCache(
             cache_bytes, _row_group_memory
@@ -64,10 +64,13 @@ class SegmentReader:
 
         def load(keys: list[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], RowGroup]]:
             footer = self._footer(segment)
-            for index, data in self._fetch(segment, footer, [index for _, index in keys]):
-                with self._decoding:
-                    row_group = decode_row_group(name, footer, index, data)
-                yield (name, index), row_group
+
+            def decode(fetched: tuple[int, pa.Buffer]) -> tuple[tuple[str, int], RowGroup]:
+                index, data = fetched
+                return (name, index), decode_row_group(name, footer, index, data)
+
+            for span in self._fetch(segment, footer, [index for _, index in keys]):
+                yield from self._decoders.map(decode, span)
 
         keys = [(name, index) for index in sorted({run.row_group for run in runs})]
         row_groups = self._row_groups.get(keys, load)
@@ -76,11 +79,12 @@ class SegmentReader:
     def load_table(self, segment: Segment, row_groups: Sequence[int]) -> pa.Table:
         """All columns of these row groups, in ascending order. The cache is left alone."""
         footer = self._footer(segment)
-        fetched = self._fetch(segment, footer, sorted(set(row_groups)))
-        return pa.Table.from_batches(
-            [decode_columns(segment.name, footer, index, data) for index, data in fetched],
-            schema=SCHEMA,
-        )
+        batches = [
+            decode_columns(segment.name, footer, index, data)
+            for span in self._fetch(segment, footer, sorted(set(row_groups)))
+            for index, data in span
+        ]
+        return pa.Table.from_batches(batches, schema=SCHEMA)
 
     def _footer(self, segment: Segment) -> Footer:
         def load(names: list[str]) -> Iterator[tuple[str, Footer]]:
@@ -94,14 +98,16 @@ class SegmentReader:
 
     def _fetch(
         self, segment: Segment, footer: Footer, row_groups: Sequence[int]
-    ) -> Iterator[tuple[int, bytes]]:
-        """Row groups with their bytes; neighbours come in one request."""
+    ) -> Iterator[list[tuple[int, pa.Buffer]]]:
+        """Row groups with their bytes; neighbours come in one request, and together."""
         borders = footer.borders
         for first, last in _spans(segment, borders, row_groups):
             start = borders[first]
-            data = self._get_range(segment, start, borders[last + 1] - start)
-            for index in range(first, last + 1):
-                yield index, data[borders[index] - start : borders[index + 1] - start]
+            data = pa.py_buffer(self._get_range(segment, start, borders[last + 1] - start))
+            yield [
+                (index, data.slice(borders[index] - start, borders[index + 1] - borders[index]))
+                for index in range(first, last + 1)
+            ]
 
     def _get_range(self, segment: Segment, start: int, length: int) -> bytes:
         try:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 from array import array
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,12 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import DamagedSegment
+from millstream.formats import segment
 from millstream.formats.runs import Run
 from millstream.formats.segment import SCHEMA, Content, EncodedSegment, SegmentBuilder
 from millstream.formats.segment_footer import decode_footer
 from millstream.formats.segment_rows import decode_columns, decode_row_group
 from millstream.formats.wal import crc32c
-from millstream.limits import KIB, MIB, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX
+from millstream.limits import (
+    KIB,
+    MIB,
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS_MAX,
+    SHARED_ROW_GROUP_BYTES,
+)
 from tests.unit.effort import brief
 from tests.unit.formats.segment_contents import (
     NOON_MS,
@@ -42,7 +51,9 @@ def decoded_messages(encoded: EncodedSegment, run: Run) -> list[tuple[bytes, int
     """A run the way readers get it."""
     footer = decode_footer("name", encoded.data[-encoded.footer_bytes :], len(encoded.data))
     start, end = footer.borders[run.row_group : run.row_group + 2]
-    row_group = decode_row_group("name", footer, run.row_group, encoded.data[start:end])
+    row_group = decode_row_group(
+        "name", footer, run.row_group, pa.py_buffer(encoded.data[start:end])
+    )
     data, ends, times = row_group.block("name", run)
     ends = array("I", [len(data)]) if ends is None else ends
     starts = [0, *ends][: len(ends)]
@@ -82,6 +93,28 @@ def test_the_runs_of_a_stream_are_its_content_without_gaps(streams: list[Content
 def test_a_builder_writes_the_same_segment_from_rows(streams: list[Content], rows: int) -> None:
     encoded = encode(*streams)
     assert built(table_of(encoded), rows) == encoded
+
+
+@given(contents(), st.integers(1, 50), st.integers(1, 100), st.integers(1, 8), st.integers(1, 8))
+@brief
+def test_row_groups_are_the_same_however_rows_come(
+    streams: list[Content], rows: int, shared_bytes: int, shared_rows: int, times_larger: int
+) -> None:
+    limits = {
+        "SHARED_ROW_GROUP_BYTES": shared_bytes,
+        "SHARED_ROW_GROUP_ROWS_MAX": shared_rows,
+        "ROW_GROUP_BYTES": shared_bytes * times_larger,
+        "ROW_GROUP_ROWS_MAX": shared_rows * times_larger,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in limits.items():
+            patch.setattr(segment, name, value)
+        encoded = encode(*streams)
+        assert built(table_of(encoded), rows) == encoded
+    assert sum(run.count for run in encoded.runs) == sum(map(len, map(messages_of, streams)))
+    for run in encoded.runs:
+        assert run.count <= shared_rows * times_larger
+        assert run.count == 1 or run.size <= shared_bytes * times_larger
 
 
 def test_a_row_is_as_documented() -> None:
@@ -156,6 +189,28 @@ def test_row_groups_are_cut_between_streams_when_that_leaves_them_half_full() ->
     ]
 
 
+def test_small_streams_share_row_groups_that_are_small() -> None:
+    streams = [content(number, [b"x" * (10 * KIB - 1)] * 2) for number in range(100)]
+    encoded = encode(*streams)
+    sizes = Counter[int]()
+    for run in encoded.runs:
+        sizes[run.row_group] += run.size
+    assert len(encoded.runs) == 100  # none of them is cut in two
+    assert len(sizes) == 9
+    assert max(sizes.values()) <= SHARED_ROW_GROUP_BYTES
+
+
+def test_a_stream_that_fills_a_shared_row_group_gets_one_alone() -> None:
+    small, large = [b"x" * KIB] * 100, [b"x" * KIB] * 600
+    runs = encode(content(1, small), content(2, small), content(3, large), content(4, small)).runs
+    assert [(run.stream_id, run.row_group, run.count) for run in runs] == [
+        (1, 0, 100),
+        (2, 0, 100),
+        (3, 1, 600),
+        (4, 2, 100),
+    ]
+
+
 def test_tiny_messages_do_not_make_endless_row_groups() -> None:
     encoded = encode(content(3, [b"1"] * (ROW_GROUP_ROWS_MAX + 1)))
     assert [run.count for run in encoded.runs] == [ROW_GROUP_ROWS_MAX, 1]
@@ -224,7 +279,20 @@ def test_parquets_own_checksums_find_a_damaged_page_too() -> None:
     data[-10] ^= 1
     resealed = footer._replace(crcs=[crc32c(bytes(data))])
     with pytest.raises(DamagedSegment, match=r"name is damaged: row group 0 .* CRC"):
-        decode_columns("name", resealed, 0, bytes(data))
+        decode_columns("name", resealed, 0, pa.py_buffer(bytes(data)))
+
+
+def test_what_was_decoded_goes_when_nobody_holds_it() -> None:
+    """Without waiting for the garbage collector, which comes late and counts objects, not bytes."""
+    encoded = encode(content(3, [b"1", b"2"]))
+
+    def decode() -> None:
+        decoded_messages(encoded, encoded.runs[0])
+
+    decode()  # what is made once and stays
+    gc.collect()
+    decode()
+    assert gc.collect() == 0
 
 
 def test_a_segment_of_another_format_is_refused() -> None:
