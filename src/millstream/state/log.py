@@ -9,8 +9,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import TypeAlias
+from itertools import accumulate, cycle
+from typing import TypeAlias, cast
 
 from millstream.formats.runs import Run, Segment
 from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
@@ -19,6 +19,9 @@ Ends = array  # array("I"): end of each message relative to its block
 Times: TypeAlias = "int | array[int]"  # ms since 1970, one for all messages or one for each
 Block: TypeAlias = "tuple[bytes, array[int] | None, Times]"
 PublishedRun: TypeAlias = tuple[Segment, Run]
+
+# How far a new log is from its first merge: those that grow alike shall not all merge at once.
+_phases = cycle(range(0, SMALL_BLOCK_BYTES // 2, SMALL_BLOCK_BYTES // 64))
 
 
 def decode_ends(encoded: bytes) -> Ends[int] | None:
@@ -93,7 +96,7 @@ class Log:
         self.ordinals: list[int] = []
         self.runs: list[PublishedRun] | None = None  # published since the last checkpoint
         self.small_from = 0  # blocks from here on are small and wait to be merged
-        self.small_bytes = 0
+        self.small_bytes = next(_phases)
         self.start_at(0, 0)
 
     def start_at(self, ordinal: int, byte: int) -> None:
@@ -144,7 +147,7 @@ class Log:
         self.small_bytes = 0
 
     def _merged_ends(self, first: int, last: int) -> Ends[int]:
-        if all(ends is None for ends in self.ends[first:last]):
+        if self.ends[first:last].count(None) == last - first:
             return array("I", accumulate(map(len, self.datas[first:last])))
         merged = array("I")
         base = 0
@@ -160,6 +163,8 @@ class Log:
         times = self.times[first:last]
         if times.count(times[0]) == len(times) and isinstance(times[0], int):
             return times[0]
+        if self.ends[first:last].count(None) == last - first:
+            return array("Q", cast("list[int]", times))  # one message each, so one number each
         merged = array("Q")
         for time, ends in zip(times, self.ends[first:last], strict=True):
             if isinstance(time, int):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.limits import SMALL_BLOCK_BYTES
+from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
 from millstream.state.log import Log, cut_block, decode_ends
 from tests.unit.effort import brief, briefer
 
@@ -317,3 +317,17 @@ def test_a_cut_block_ends_its_last_message_at_the_cut(
     assert cut == (b"onethreefour"[:size], array("I", ends), array("Q", times))
     assert cut_block(block, 12) is block
     assert cut_block((b"one", None, 7), 2) == (b"on", None, 7)
+
+
+def test_logs_that_grow_alike_do_not_merge_all_at_once() -> None:
+    logs = [Log() for _ in range(128)]
+    merges = []
+    for _ in range(1000):
+        before = sum(len(log.datas) for log in logs)
+        for log in logs:
+            log.append(b"x" * 256, None, 1)
+        shrunk = before + len(logs) - sum(len(log.datas) for log in logs)
+        merges.append(shrunk)
+    merged_blocks = SMALL_BLOCK_BYTES // (256 + SMALL_BLOCK_OVERHEAD)
+    assert sum(merges) > 0
+    assert max(merges) <= len(logs) // 8 * merged_blocks
