@@ -130,7 +130,6 @@ def holdings(cold: ColdTier) -> dict[str, Any]:
         "resident": len(machine.by_id),
         "hot_bytes": sum(machine.changes.hot_bytes),
         "held_bytes": flusher.held_bytes,
-        "held_runs": len(flusher._held),
         "dirty": machine.changes.dirty_count,
         "candidates": len(residency._candidates),
         "news": len(machine.names._news),

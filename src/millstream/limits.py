@@ -52,7 +52,7 @@ FOOTER_CACHE_BYTES = 16 * MIB  # parsed footers: 7 KiB for each row group, a few
 FOOTER_MEMORY_FACTOR = 14  # bytes of a parsed footer for each byte of it in the object, measured
 
 FLUSH_THREADS = 2  # segments encoded and uploaded at once; more would only fight for the cores
-FLUSH_GATHER_STREAMS = 500  # of a shard looked at in one go on the loop, about half a millisecond
+FLUSH_GATHER_STREAMS = 100  # of a shard looked at in one go on the loop, about half a millisecond
 SEGMENT_FLUSH_BYTES_MAX = 32 * MIB  # content in one segment; a shard with more gets another one
 SEGMENT_STREAMS_MAX = 5000  # in one flush: publishing their runs takes a few milliseconds at most
 CAPTURE_STREAMS = 250  # taken for a checkpoint in one go on the loop, about half a millisecond
@@ -78,6 +78,7 @@ READ_AHEAD_BYTES = 4 * MIB  # behind a window that was read in sequence: about o
 READ_AHEAD_STREAMS_MAX = 1024  # streams whose last window is remembered, to know a sequence by
 TRIMS_AT_ONCE = 200  # streams whose old content is given up in one go on the loop
 CHECKPOINT_SECONDS_MAX = 60.0  # between two checkpoints when anything changed, however little
+HELD_DROPS_AT_ONCE = 200  # of held runs in one go on the loop, about half a millisecond
 HELD_RUN_OVERHEAD = 256  # bytes of objects that published content costs in memory beside itself
 HELD_BACK_SECONDS = 2.0  # an append waits for room in memory; flushes make it in a fraction of this
 HELD_BACK_MAX = 10_000  # appends that wait at once; their bodies are bounded as all bodies are

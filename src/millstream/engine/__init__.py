@@ -10,6 +10,7 @@ checkpointer.py  takes down what changed now and then, so that the log stays sho
 
 Content and streams leave memory:
 flusher.py, flush_planning.py  hot content becomes segments; when is a pure function
+held_content.py  published content that is still in memory
 hot_budget.py    who waits or is refused when memory is full
 residency.py     which streams stay in memory
 memory_keeper.py gives freed memory back to the system

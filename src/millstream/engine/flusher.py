@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -17,6 +16,7 @@ import structlog
 
 from millstream.engine.engine import Engine
 from millstream.engine.flush_planning import FlushLimits, ShardHeat, plan_flushes
+from millstream.engine.held_content import HeldContent
 from millstream.engine.holds import Holds
 from millstream.engine.off_loop import OffLoop
 from millstream.formats.runs import Run, Segment, segment_name
@@ -24,8 +24,6 @@ from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
     FLUSH_GATHER_STREAMS,
     FLUSH_THREADS,
-    HELD_MEMORY_FACTOR,
-    HELD_RUN_OVERHEAD,
     SEGMENT_FLUSH_BYTES_MAX,
     SEGMENT_STREAMS_MAX,
 )
@@ -50,15 +48,6 @@ class Flushed(NamedTuple):
     runs: list[Run]
 
 
-class _Held(NamedTuple):
-    """Published content that may leave memory."""
-
-    stream_id: int
-    ordinal: int
-    byte: int
-    size: int
-
-
 class Flusher:
     def __init__(
         self,
@@ -78,8 +67,7 @@ class Flusher:
         self._threads = OffLoop("flush", FLUSH_THREADS)
         self._flushing: set[int] = set()
         self._since_ms = [0] * engine.machine.shards  # 0: the shard holds nothing unpublished
-        self._held: deque[_Held] = deque()
-        self._held_bytes = 0
+        self._held = HeldContent(engine.machine.by_id)
         self._waiting: list[tuple[int, Callable[[Exception | None], None]]] = []
         self._failures = 0
         self._paused_until = 0.0
@@ -93,14 +81,13 @@ class Flusher:
         self._threads.start(loop)
         self._engine.after_batch.append(self.check)
         for stream in self._engine.machine.by_id.values():  # what the replayed log published
-            log = stream.log
-            self._hold(stream.stream_id, log.cold_ordinal, log.cold_byte, log.held_byte)
+            self._held.add_stream(stream)
         self._look_at_ages()
 
     @property
     def held_bytes(self) -> int:
         """Published content that is still in memory."""
-        return self._held_bytes
+        return self._held.memory_bytes
 
     # When
 
@@ -111,7 +98,7 @@ class Flusher:
         limits = self._limits
         if total >= limits.hot_bytes or self._engine.hot_budget.full_shards:
             self._mark_full(total)
-        if total + self._held_bytes > limits.hot_bytes:
+        if total + self._held.memory_bytes > limits.hot_bytes:
             self._drop_held(limits.hot_bytes - total)
         if total * 2 >= limits.hot_bytes or max(hot_bytes) >= limits.shard_bytes:
             self._plan()
@@ -260,8 +247,7 @@ class Flusher:
             if isinstance(outcome, Exception):
                 self._finished(shard, outcome)
                 return
-            for run in runs:
-                self._hold(run.stream_id, run.end_ordinal, run.end_byte, run.first_byte)
+            self._held.add(runs)
             self._finished(shard, None)
 
         command = PublishRuns(self._engine.clock.now_ms(), segment, runs)
@@ -273,25 +259,12 @@ class Flusher:
         self._waiting = [each for each in self._waiting if each[0] != shard]
         for call in waiting:
             call(error)
-        if error is None:
-            self.check()
-
-    # What is published and still in memory
-
-    def _hold(self, stream_id: int, ordinal: int, byte: int, from_byte: int) -> None:
-        if byte > from_byte:
-            memory_bytes = int((byte - from_byte) * HELD_MEMORY_FACTOR) + HELD_RUN_OVERHEAD
-            self._held.append(_Held(stream_id, ordinal, byte, memory_bytes))
-            self._held_bytes += memory_bytes
+        if error is None and not self._is_closing:
+            self._loop.call_soon(self.check)
 
     def _drop_held(self, allowed_bytes: int) -> None:
-        by_id, held = self._engine.machine.by_id, self._held
-        while held and self._held_bytes > max(allowed_bytes, 0):
-            oldest = held.popleft()
-            self._held_bytes -= oldest.size
-            stream = by_id.get(oldest.stream_id)
-            if stream is not None and oldest.byte <= stream.log.cold_byte:
-                stream.log.drop(oldest.ordinal, oldest.byte)
+        if not self._held.shrink(allowed_bytes) and not self._is_closing:
+            self._loop.call_soon(self.check)
 
     async def close(self) -> None:
         """Nothing is begun any more; what was begun is published or given up."""

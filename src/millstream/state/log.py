@@ -65,9 +65,14 @@ class Log:
     Block i holds `datas[i]` and begins at byte `starts[i]` and message `ordinals[i]`; `ends[i]` is
     None when it is exactly one message; `times[i]` is when it was appended, as one number or one
     for each message. `starts` and `ordinals` may lag behind, see `_locate`.
+
+    Flushes come by often and must not look for their place each time: `cold_block` is the block
+    that begins where the log is cold up to, or -1 when somebody has to look. `mark_*` is where the
+    last `unpublished` ended, which is where the next run most likely does.
     """
 
     __slots__ = (
+        "cold_block",
         "cold_byte",
         "cold_ordinal",
         "datas",
@@ -76,6 +81,9 @@ class Log:
         "first_ordinal",
         "held_byte",
         "held_ordinal",
+        "mark_block",
+        "mark_byte",
+        "mark_ordinal",
         "ordinals",
         "own_byte",
         "own_ordinal",
@@ -105,6 +113,8 @@ class Log:
         self.held_ordinal = self.tail_ordinal = ordinal
         self.first_byte = self.own_byte = self.cold_byte = byte
         self.held_byte = self.tail_byte = byte
+        self.cold_block = 0
+        self.mark_block = self.mark_ordinal = self.mark_byte = -1
 
     def append(self, data: bytes, ends: Ends[int] | None, count: int, time: Times = 0) -> None:
         """`ends` is None for exactly one message, else one entry per message."""
@@ -284,12 +294,17 @@ class Log:
         """The run holds what comes next to go cold; False when it does not fit."""
         if run.first_ordinal != self.cold_ordinal or run.first_byte != self.cold_byte:
             return False
-        if run.end_ordinal > self.tail_ordinal or self.byte_at(run.end_ordinal) != run.end_byte:
+        end_ordinal, end_byte = run.end_ordinal, run.end_byte
+        if end_byte == self.mark_byte and end_ordinal == self.mark_ordinal:
+            self.cold_block = self.mark_block
+        elif end_ordinal > self.tail_ordinal or self.byte_at(end_ordinal) != end_byte:
             return False
+        else:
+            self.cold_block = -1
         if self.runs is None:
             self.runs = []
         self.runs.append((segment, run))
-        self.cold_ordinal, self.cold_byte = run.end_ordinal, run.end_byte
+        self.cold_ordinal, self.cold_byte = end_ordinal, end_byte
         return True
 
     def drop(self, ordinal: int, byte: int) -> int:
@@ -310,6 +325,13 @@ class Log:
         self.held_ordinal, self.held_byte = ordinal, byte
         if self.cold_byte < byte:
             self.cold_ordinal, self.cold_byte = ordinal, byte
+            self.cold_block = 0
+        elif self.cold_block >= 0:
+            self.cold_block -= keep
+        if self.mark_byte < byte:
+            self.mark_block = self.mark_ordinal = self.mark_byte = -1
+        else:
+            self.mark_block -= keep
         if not self.datas:
             self.small_bytes = 0
         elif self.starts[0] < byte:
@@ -322,28 +344,60 @@ class Log:
         ends, times = self.ends[0], self.times[0]
         assert ends is not None
         self.datas[0] = self.datas[0][gone:]
-        self.ends[0] = array("I", [end - gone for end in ends[passed:]])
-        self.times[0] = times if isinstance(times, int) else times[passed:]
+        self.ends[0] = _short(array("I", [end - gone for end in ends[passed:]]))
+        self.times[0] = _short_times(times if isinstance(times, int) else times[passed:])
         self.starts[0], self.ordinals[0] = byte, ordinal
 
     def unpublished(self) -> list[Block]:
-        """The blocks that are in no run yet, the first one cut to where they begin.
+        """The blocks that are in no run yet.
 
-        Nothing is copied but that cut: a block is never changed once it is in a log.
+        Small ones are merged first: that has to be done once, and makes everything after it
+        cheaper. Later appends leave these blocks as they are.
         """
-        if len(self.starts) < len(self.datas):
-            self._locate()
         if self.cold_byte == self.tail_byte:
             return []
+        if self.cold_block < 0:
+            self._find_cold_block()
+        if self.small_from < len(self.datas):
+            self._merge_small(False)
+        self.mark_block = len(self.datas)
+        self.mark_ordinal, self.mark_byte = self.tail_ordinal, self.tail_byte
+        index = self.cold_block
+        if index == len(self.datas) - 1:
+            return [(self.datas[index], self.ends[index], self.times[index])]
+        return list(zip(self.datas[index:], self.ends[index:], self.times[index:], strict=True))
+
+    def _find_cold_block(self) -> None:
+        """Cuts the block in two that the log is cold inside of, so that one begins there."""
+        if len(self.starts) < len(self.datas):
+            self._locate()
         index = bisect_right(self.starts, self.cold_byte) - 1
-        blocks: list[Block] = list(
-            zip(self.datas[index:], self.ends[index:], self.times[index:], strict=True)
-        )
-        gone = self.cold_byte - self.starts[index]
-        if gone:
-            passed = self.cold_ordinal - self.ordinals[index]
-            data, ends, times = blocks[0]
-            assert ends is not None
-            rest = array("I", [end - gone for end in ends[passed:]])
-            blocks[0] = data[gone:], rest, times if isinstance(times, int) else times[passed:]
-        return blocks
+        if self.starts[index] < self.cold_byte:
+            self._cut_in_two(index, self.cold_ordinal, self.cold_byte)
+            self.small_from += self.small_from > index
+            index += 1
+        self.cold_block = index
+        self.small_from = max(self.small_from, index)
+
+    def _cut_in_two(self, index: int, ordinal: int, byte: int) -> None:
+        """At a boundary inside of block `index`."""
+        gone, passed = byte - self.starts[index], ordinal - self.ordinals[index]
+        data, ends, times = self.datas[index], self.ends[index], self.times[index]
+        assert ends is not None
+        rest = array("I", [end - gone for end in ends[passed:]])
+        self.datas[index : index + 1] = data[:gone], data[gone:]
+        self.ends[index : index + 1] = _short(ends[:passed]), _short(rest)
+        first, last = (times, times) if isinstance(times, int) else (times[:passed], times[passed:])
+        self.times[index : index + 1] = _short_times(first), _short_times(last)
+        self.starts.insert(index + 1, byte)
+        self.ordinals.insert(index + 1, ordinal)
+
+
+def _short(ends: Ends[int]) -> Ends[int] | None:
+    return None if len(ends) == 1 else ends
+
+
+def _short_times(times: Times) -> Times:
+    if not isinstance(times, int) and times.count(times[0]) == len(times):
+        return times[0]
+    return times

@@ -227,8 +227,9 @@ class StateMachine:
         return Done.PUBLISHED
 
     def _refuse_blob(self, command: PublishSnapshot, outcome: Outcome) -> Outcome:
-        """The blob was stored for nothing."""
-        self.unused_blobs.append(command.blob)
+        """The blob was stored for nothing, unless it is the one that is there already."""
+        if not self.has_blob(command.stream_id, command.blob):
+            self.unused_blobs.append(command.blob)
         return outcome
 
     def _set_snapshot(self, stream: Stream, snapshot: Snapshot | None) -> None:

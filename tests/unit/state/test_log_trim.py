@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from array import array
+from itertools import accumulate
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.formats.runs import Run, Segment
 from millstream.limits import SMALL_BLOCK_BYTES
-from millstream.state.log import Log, count_messages
+from millstream.state.log import Block, Log, count_messages
 from tests.unit.effort import brief
-from tests.unit.state.test_log import MANY, Model, appends, build, cut, logs
+from tests.unit.state.test_log import MANY, POOL, Model, appends, build, cut, logs
 
 
 class Trimmed:
@@ -235,3 +238,64 @@ def test_what_is_dropped_unpublished_counts_as_cold() -> None:
     assert (model.log.cold_ordinal, model.log.cold_byte) == (2, 7)
     assert not model.log.publish(SEGMENT, run_of(model, 0, 3))
     assert model.log.publish(SEGMENT, run_of(model, 2, 3))
+
+
+@st.composite
+def flush_steps(draw: st.DrawFn) -> list[tuple[str, int, int]]:
+    verbs = st.sampled_from(["append", "append", "append", "gather", "publish", "part", "drop"])
+    numbers = st.integers(0, 50)
+    return draw(st.lists(st.tuples(verbs, numbers, numbers), min_size=20, max_size=60))
+
+
+@given(flush_steps())
+@settings(brief, max_examples=200)
+def test_flushes_between_appends_find_exactly_what_is_unpublished(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    """Runs end where content was gathered, or before; appends and drops come in between."""
+    log = Log()
+    messages: list[bytes] = []
+    times: list[int] = []
+    held = cold = 0
+    gathered: tuple[int, int] | None = None
+
+    def byte_of(ordinal: int) -> int:
+        return sum(map(len, messages[:ordinal]))
+
+    for verb, a, b in steps:
+        if verb == "append":
+            new = [POOL[a + i : a + i + 1 + 60 * b * (i + 1)] for i in range(1 + a % 3)]
+            ends = array("I", accumulate(map(len, new))) if len(new) > 1 else None
+            log.append(b"".join(new), ends, len(new), 1000 + b % 2)
+            messages += new
+            times += [1000 + b % 2] * len(new)
+        elif verb == "gather":
+            blocks = log.unpublished()
+            assert b"".join(data for data, _, _ in blocks) == b"".join(messages[cold:])
+            assert [time for block in blocks for time in times_of(block)] == times[cold:]
+            gathered = cold, len(messages)
+        elif verb in ("publish", "part") and gathered is not None:
+            first, end = gathered
+            if verb == "part":
+                end = first + (end - first) * (a % 4) // 4
+            if first == cold < end:
+                size = byte_of(end) - byte_of(first)
+                assert log.publish(
+                    SEGMENT, Run(1, first, byte_of(first), end - first, size, 0, 0, 0)
+                )
+                cold = end
+            gathered = None
+        elif verb == "drop":
+            target = held + a % (len(messages) + 1 - held) if b % 10 == 0 else min(cold, held + a)
+            log.drop(target, byte_of(target))
+            held, cold = max(held, target), max(cold, target)
+        assert (log.cold_ordinal, log.cold_byte) == (cold, byte_of(cold))
+        assert (log.held_ordinal, log.held_byte) == (held, byte_of(held))
+        shown = b"".join(log.slices(byte_of(held), byte_of(len(messages))))
+        assert shown == b"".join(messages[held:])
+    assert b"".join(data for data, _, _ in log.unpublished()) == b"".join(messages[cold:])
+
+
+def times_of(block: Block) -> list[int]:
+    _, _, times = block
+    return [times] * count_messages(block) if isinstance(times, int) else list(times)

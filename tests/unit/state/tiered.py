@@ -162,7 +162,9 @@ class Tiered:
                     log.cold_byte,
                 )
             else:
-                assert log.cold_byte in (log.own_byte, log.first_byte)
+                # In no run, so nobody is shown it: trimmed, perhaps less far than the stream is now
+                # because a fork still shows the rest.
+                assert log.cold_byte == log.own_byte or log.cold_byte <= log.first_byte
 
 
 def restarted(machine: StateMachine) -> StateMachine:
