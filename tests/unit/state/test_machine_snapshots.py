@@ -108,6 +108,13 @@ def test_the_same_snapshot_again_is_no_news_and_another_is_a_conflict() -> None:
     assert blob_uses(store.machine) == {"first": 1}
 
 
+def test_a_snapshot_told_twice_keeps_its_blob() -> None:
+    store = source()
+    store.publish(b"a", 2, blob="first")
+    assert store.publish(b"a", 2, blob="first") is Done.EXISTED
+    assert store.machine.unused_blobs == []
+
+
 def test_a_newer_snapshot_gives_up_the_blob_of_the_older() -> None:
     store = source()
     store.publish(b"a", 1, blob="first")
