@@ -36,7 +36,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """What a job writes must not be worth a job again: at most two new segments are small,
-        one that ends the last task and one task that is small in all."""
+        those of the only two tasks, or one that ends the last task and one that is small in all."""
         assert self.small_min > 2
         assert self.depth_min > 2
         assert self.task_bytes >= 2 * self.target_bytes
@@ -132,8 +132,12 @@ def _limited(
 
 
 def cut_tasks(runs: Iterable[LiveRun], live_bytes: int, policy: Policy) -> Iterator[list[LiveRun]]:
-    """Tasks of about equal bytes, each a contiguous range of stream ids."""
-    tasks = max(1, -(-live_bytes // policy.task_bytes))
+    """Tasks of about equal bytes, each a contiguous range of stream ids.
+
+    Two at least, unless there is little to do: one executor would work and the others look on.
+    """
+    tasks_min = 2 if live_bytes >= policy.target_bytes // 2 else 1
+    tasks = max(tasks_min, -(-live_bytes // policy.task_bytes))
     return cut_runs(runs, max(1, live_bytes // tasks), policy.task_runs_max)
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -156,8 +156,8 @@ class Runner:
         collected = self._thread.submit(collect)
         tracker = context.statusTracker()
         with job_progress(offer) as progress:
-            while not collected.done():
-                if self._stopped.wait(LOOK_SECONDS):
+            while wait([collected], LOOK_SECONDS).not_done:
+                if self._stopped.is_set():
                     context.cancelJobGroup(offer.job)
                     collected.exception()
                     return None

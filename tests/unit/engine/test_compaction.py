@@ -136,6 +136,13 @@ def test_tasks_hold_all_runs_in_order_and_end_between_streams() -> None:
         assert left[-1][1].stream_id < right[0][1].stream_id
 
 
+def test_two_share_what_is_not_little() -> None:
+    little: list[LiveRun] = [("s", run(stream, 0)) for stream in range(4)]
+    more: list[LiveRun] = [("s", run(stream, 0)) for stream in range(6)]
+    assert [len(task) for task in cut_tasks(iter(little), 40, POLICY)] == [4]
+    assert [len(task) for task in cut_tasks(iter(more), 60, POLICY)] == [3, 3]
+
+
 def test_a_stream_larger_than_a_task_is_cut_between_runs() -> None:
     runs: list[LiveRun] = [("s", run(7, k)) for k in range(100)]
     tasks = list(cut_tasks(iter(runs), 1000, POLICY))
