@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in /usr/bin/python3.11 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_DIR := tests/conformance/official
+# Two tests at a time: most of them wait for a server.
+TWO := -n 2 --dist loadfile
 
 .PHONY: serve test check lint types imports unit property crash-ci conformance cold spark official bench crash lock format clean
 
@@ -29,20 +31,20 @@ imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit $(TWO)
 
 property: $(VENV)/.dev
-	$(BIN)/pytest tests/property
+	$(BIN)/pytest tests/property $(TWO)
 
 crash-ci: $(VENV)/.dev
-	$(BIN)/pytest tests/crash
+	$(BIN)/pytest tests/crash $(TWO)
 
 conformance: $(VENV)/.dev
-	$(BIN)/pytest tests/conformance -m "not official"
+	$(BIN)/pytest tests/conformance -m "not official" $(TWO)
 
 ## cold: the cold tier on a folder and on a real S3 server: faults, full disks, damage, restore
 cold: $(VENV)/.dev
-	$(BIN)/pytest tests/cold
+	$(BIN)/pytest tests/cold $(TWO)
 
 ## spark: compaction on real local Spark sessions (needs Java: apt-get install openjdk-17-jre-headless)
 spark: $(VENV)/.dev
