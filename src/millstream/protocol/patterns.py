@@ -48,5 +48,10 @@ def path_of(key: bytes) -> bytes:
     return key if b"/" in name else name
 
 
+def text_of(key: bytes) -> str:
+    """The same as text."""
+    return path_of(key).decode()
+
+
 def segments_of(key: bytes) -> list[bytes]:
     return path_of(key).split(b"/")

@@ -9,8 +9,11 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
+from millstream.errors import StreamError, SubscriptionNotFound
 from millstream.limits import RETRY_MS_MAX, RETRY_MS_MIN
 from millstream.protocol.patterns import Pattern, parse_pattern
+
+START = (0, 0)  # ordinal and byte
 
 
 class SubscriptionConfig(NamedTuple):
@@ -141,3 +144,7 @@ def retry_delay_ms(retries: int, jitter_permille: int) -> int:
     doublings = min(retries - 1, RETRY_MS_MAX.bit_length())
     delay: int = min(RETRY_MS_MIN << doublings, RETRY_MS_MAX)
     return delay + delay * jitter_permille // 1000
+
+
+def not_found() -> StreamError:
+    return SubscriptionNotFound("subscription does not exist")

@@ -6,48 +6,33 @@ outside has to look at afterwards is left in `stirred` and `grown`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from millstream.errors import (
-    AlreadyClaimed,
-    InvalidAck,
     InvalidSubscriptionRequest,
-    NoPendingWork,
-    StreamError,
     SubscriptionExists,
-    SubscriptionNotFound,
-    WakeFenced,
 )
-from millstream.protocol.offsets import Offset, encode_offset
-from millstream.protocol.patterns import path_of
+from millstream.protocol.offsets import encode_offset
+from millstream.protocol.patterns import text_of
 from millstream.state.commands import (
-    AckWake,
-    AnnounceWake,
-    Append,
-    ClaimWake,
     CreateSubscription,
     DeleteSubscription,
-    ExpireLease,
     InstallKeys,
-    IssueWake,
     LinkStreams,
-    ReleaseWake,
-    ReportDelivery,
     UnlinkStream,
 )
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.pattern_index import PatternIndex, matching_keys
 from millstream.state.stream import Stream
-from millstream.state.subscription import Link, Subscription, SubscriptionConfig
+from millstream.state.subscription import START, Link, Subscription, SubscriptionConfig, not_found
+from millstream.state.subscription_wakes import Wakes
 
 if TYPE_CHECKING:
     from millstream.state.machine import StateMachine
-
-START = (0, 0)
 
 
 class Keys(NamedTuple):
@@ -75,6 +60,7 @@ class Subscriptions:
         self.stirred: dict[str, None] = {}  # subscriptions that changed since anybody looked
         self.changed: set[str] = set()  # since the last checkpoint; may be gone by now
         self.grown: set[int] = set()  # streams that got a wake event since anybody looked
+        self._wakes = Wakes(machine, self)
         self._patterns = PatternIndex()
         self._followers: dict[bytes, tuple[str, ...]] = {}  # key -> all that have a link to it
 
@@ -85,13 +71,7 @@ class Subscriptions:
             DeleteSubscription: self._apply_delete,
             LinkStreams: self._apply_link,
             UnlinkStream: self._apply_unlink,
-            IssueWake: self._apply_issue,
-            AnnounceWake: self._apply_announce,
-            ReportDelivery: self._apply_report,
-            ClaimWake: self._apply_claim,
-            AckWake: self._apply_ack,
-            ReleaseWake: self._apply_release,
-            ExpireLease: self._apply_expire,
+            **self._wakes.appliers(),
         }
 
     # What is followed
@@ -120,11 +100,11 @@ class Subscriptions:
             command.subscription_id, config, command.base_url, command.now_ms
         )
         self.adopt(subscription)
-        self._changed(subscription)
+        self.note_change(subscription)
         if subscription.pattern is not None:
             for key in matching_keys(self._machine.names, subscription.pattern):
                 if key != config.wake_stream:
-                    self._link(subscription, key, self._tail(key)).is_glob = True
+                    self._link(subscription, key, self.tail(key)).is_glob = True
         for key in command.streams:
             self._link_explicitly(subscription, key)
         return Done.CREATED
@@ -146,13 +126,13 @@ class Subscriptions:
             self._patterns.remove(subscription.pattern, subscription.subscription_id)
         for key in subscription.links:
             self._detach(key, subscription.subscription_id)
-        self._stir(subscription)
+        self.stir(subscription)
         return Done.DELETED
 
     def _apply_link(self, command: LinkStreams) -> Outcome:
         subscription = self.by_id.get(command.subscription_id)
         if subscription is None:
-            return _not_found()
+            return not_found()
         if subscription.config.wake_stream in command.streams:
             return InvalidSubscriptionRequest("a subscription cannot follow its own wake_stream")
         for key in command.streams:
@@ -162,20 +142,20 @@ class Subscriptions:
     def _apply_unlink(self, command: UnlinkStream) -> Outcome:
         subscription = self.by_id.get(command.subscription_id)
         if subscription is None:
-            return _not_found()
+            return not_found()
         link = subscription.links.get(command.stream)
         if link is None or not link.is_explicit:
             return Done.NOTHING
         link.is_explicit = False
-        self._changed(subscription)
+        self.note_change(subscription)
         if not link.is_glob:
             self._drop_link(subscription, command.stream)
             self._detach(command.stream, subscription.subscription_id)
         return Done.ACCEPTED
 
     def _link_explicitly(self, subscription: Subscription, key: bytes) -> None:
-        self._link(subscription, key, self._tail(key)).is_explicit = True
-        self._changed(subscription)
+        self._link(subscription, key, self.tail(key)).is_explicit = True
+        self.note_change(subscription)
 
     def _link(self, subscription: Subscription, key: bytes, acked: tuple[int, int]) -> Link:
         """The link to this stream, a new one from `acked` on if there was none."""
@@ -183,12 +163,12 @@ class Subscriptions:
         if link is None:
             link = subscription.links[key] = Link(*acked, is_explicit=False, is_glob=False)
             self._attach(key, subscription.subscription_id)
-            self._changed(subscription)
+            self.note_change(subscription)
         return link
 
     def _drop_link(self, subscription: Subscription, key: bytes) -> None:
         del subscription.links[key]
-        self._changed(subscription)
+        self.note_change(subscription)
         self._no_longer_pending(subscription, key)
 
     def _attach(self, key: bytes, subscription_id: str) -> None:
@@ -215,13 +195,13 @@ class Subscriptions:
         if not stream.deleted:
             stream.subscribers = self._followers.get(stream.path)
 
-    def _live(self, key: bytes) -> Stream | None:
+    def live(self, key: bytes) -> Stream | None:
         stream = self._machine.find(key)
         return None if stream is None or stream.deleted else stream
 
-    def _tail(self, key: bytes) -> tuple[int, int]:
+    def tail(self, key: bytes) -> tuple[int, int]:
         """A stream that does not exist is as good as an empty one."""
-        stream = self._live(key)
+        stream = self.live(key)
         return START if stream is None else (stream.log.tail_ordinal, stream.log.tail_byte)
 
     # What streams tell
@@ -236,11 +216,11 @@ class Subscriptions:
             if key != subscription.config.wake_stream:
                 first = stream.log.first_ordinal, stream.log.first_byte
                 self._link(subscription, key, first).is_glob = True
-                self._changed(subscription)
+                self.note_change(subscription)
         stream.subscribers = self._followers.get(key)
         for subscription_id in stream.subscribers or ():
             subscription = self.by_id[subscription_id]
-            if self._tail(key) > subscription.links[key].acked:
+            if self.tail(key) > subscription.links[key].acked:
                 self._has_work(subscription, key)
 
     def stream_grew(self, stream: Stream) -> None:
@@ -258,7 +238,7 @@ class Subscriptions:
             if link.is_explicit:
                 link.is_glob = False
                 link.acked = START
-                self._changed(subscription)
+                self.note_change(subscription)
                 self._no_longer_pending(subscription, key)
             else:
                 self._drop_link(subscription, key)
@@ -268,199 +248,32 @@ class Subscriptions:
     def _has_work(self, subscription: Subscription, key: bytes) -> None:
         if key not in subscription.pending:
             subscription.pending[key] = None
-            self._changed(subscription)
+            self.note_change(subscription)
             if subscription.wake_id is None:
-                self._stir(subscription)
+                self.stir(subscription)
 
     def _no_longer_pending(self, subscription: Subscription, key: bytes) -> None:
         subscription.pending.pop(key, None)
-        self._changed(subscription)
+        self.note_change(subscription)
         if not subscription.pending and subscription.lease_deadline_ms is None:
             subscription.end_wake()  # nobody holds it, and there is nothing left to do
-            self._stir(subscription)
+            self.stir(subscription)
 
-    # Wakes
+    # What others have to hear of
 
-    def _changed(self, subscription: Subscription) -> None:
+    def note_change(self, subscription: Subscription) -> None:
         """The next checkpoint has to tell of it."""
         self.changed.add(subscription.subscription_id)
 
-    def _stir(self, subscription: Subscription) -> None:
-        self._changed(subscription)
+    def stir(self, subscription: Subscription) -> None:
+        self.note_change(subscription)
         self.stirred[subscription.subscription_id] = None
 
-    def _apply_issue(self, command: IssueWake) -> Outcome:
-        subscription = self.by_id.get(command.subscription_id)
-        if (
-            subscription is None
-            or subscription.wake_id is not None
-            or not subscription.pending
-            or command.generation != subscription.generation + 1
-        ):
-            return Done.NOTHING
-        self._begin_wake(subscription, command)
-        return Done.ACCEPTED
-
-    def _begin_wake(self, subscription: Subscription, command: IssueWake | ClaimWake) -> None:
-        subscription.begin_wake(command.wake_id, command.now_ms)
-        if not subscription.is_webhook:
-            self._announce(subscription, command.now_ms, command.jitter_permille)
-        self._stir(subscription)
-
-    def _apply_announce(self, command: AnnounceWake) -> Outcome:
-        subscription = self.by_id.get(command.subscription_id)
-        if (
-            subscription is None
-            or subscription.wake_id != command.wake_id
-            or subscription.is_delivered
-            or subscription.is_webhook
-        ):
-            return Done.NOTHING
-        self._announce(subscription, command.now_ms, command.jitter_permille)
-        self._stir(subscription)
-        return Done.ACCEPTED
-
-    def _announce(self, subscription: Subscription, now_ms: int, jitter_permille: int) -> None:
-        """Writes the wake event: an append like any other, in the same step as the wake itself."""
-        assert subscription.config.wake_stream is not None
-        stream = self._live(subscription.config.wake_stream)
-        if stream is not None:
-            event = _wake_event(subscription, now_ms) + (b"," if stream.is_json else b"\n")
-            append = Append(now_ms, stream.stream_id, event, b"", 1)
-            if self._machine.apply_append(append) is Done.APPENDED:
-                subscription.is_delivered = True
-                subscription.retries = 0
-                self.grown.add(stream.stream_id)
-                return
-        subscription.postpone(now_ms, jitter_permille)
-
-    def _apply_report(self, command: ReportDelivery) -> Outcome:
-        subscription = self.by_id.get(command.subscription_id)
-        if subscription is None or subscription.wake_id != command.wake_id:
-            return Done.NOTHING
-        if command.delivered:
-            if command.done:
-                self._accept_tails(subscription, command.tails)
-                subscription.retries = 0
-                subscription.end_wake()
-            else:
-                subscription.hold(command.now_ms)
-        elif subscription.is_delivered:
-            return Done.NOTHING  # the worker has called back meanwhile
-        else:
-            subscription.postpone(command.now_ms, command.jitter_permille)
-        self._stir(subscription)
-        return Done.ACCEPTED
-
-    def _accept_tails(
-        self, subscription: Subscription, tails: Iterable[tuple[int, int, int]]
-    ) -> None:
-        for stream_id, ordinal, byte in tails:
-            stream = self._machine.find_by_id(stream_id)
-            link = None if stream is None else subscription.links.get(stream.path)
-            if stream is not None and link is not None and not stream.deleted:
-                self._move(subscription, stream.path, max(link.acked, (ordinal, byte)))
-
-    def _move(self, subscription: Subscription, key: bytes, position: tuple[int, int]) -> None:
+    def move(self, subscription: Subscription, key: bytes, position: tuple[int, int]) -> None:
         subscription.links[key].acked = position
-        self._changed(subscription)
-        if position >= self._tail(key):
+        self.note_change(subscription)
+        if position >= self.tail(key):
             subscription.pending.pop(key, None)
-
-    # Workers
-
-    def _apply_claim(self, command: ClaimWake) -> Outcome:
-        subscription = self.by_id.get(command.subscription_id)
-        if subscription is None:
-            return _not_found()
-        if subscription.is_webhook:
-            return InvalidSubscriptionRequest("only pull-wake subscriptions can be claimed")
-        if subscription.is_lease_over(command.now_ms):
-            subscription.end_wake()
-            self._stir(subscription)
-        if subscription.holder is not None:
-            return AlreadyClaimed(
-                f"held by {subscription.holder}", subscription.holder, subscription.generation
-            )
-        if not subscription.pending:
-            return NoPendingWork("every stream is processed to its tail")
-        if subscription.wake_id is None:
-            self._begin_wake(subscription, command)
-        subscription.holder = command.worker
-        subscription.hold(command.now_ms)
-        self._stir(subscription)
-        return Done.ACCEPTED
-
-    def _apply_ack(self, command: AckWake) -> Outcome:
-        subscription = self.by_id.get(command.subscription_id)
-        if subscription is None:
-            return _not_found()
-        refused = _fence(subscription, command)
-        if refused is not None:
-            return refused
-        moves = self._check_acks(subscription, command)
-        if isinstance(moves, StreamError):
-            return moves
-        for key, position in moves.items():
-            self._move(subscription, key, position)
-        subscription.hold(command.now_ms)
-        if command.done:
-            subscription.end_wake()
-        self._stir(subscription)
-        return Done.ACCEPTED
-
-    def _check_acks(
-        self, subscription: Subscription, command: AckWake
-    ) -> dict[bytes, tuple[int, int]] | StreamError:
-        """Where each stream's progress moves to; all of them may, or none does."""
-        moves: dict[bytes, tuple[int, int]] = {}
-        for key, ordinal, byte in command.acks:
-            link = subscription.links.get(key)
-            if link is None:
-                return InvalidAck(f"{_text(key)} is no stream of this subscription")
-            position = self._resolve(key, Offset(ordinal, byte))
-            if position is None:
-                return InvalidAck(f"the offset is no position up to the tail of {_text(key)}")
-            if position < moves.get(key, link.acked):
-                return InvalidAck(f"the offset is before what is acknowledged of {_text(key)}")
-            moves[key] = position
-        return moves
-
-    def _resolve(self, key: bytes, offset: Offset) -> tuple[int, int] | None:
-        stream = self._live(key)
-        if stream is None:
-            return START if offset == START else None
-        log, (ordinal, byte) = stream.log, offset
-        if ordinal is not None and byte is not None:
-            # Trimmed or published: it was a boundary when the worker read up to it.
-            if ordinal <= log.first_ordinal and byte <= log.first_byte:
-                return ordinal, byte
-            if ordinal <= log.cold_ordinal and byte <= log.cold_byte:
-                return None if stream.is_trimmed(offset) else (ordinal, byte)
-        return stream.resolve_unpublished(offset)
-
-    def _apply_release(self, command: ReleaseWake) -> Outcome:
-        subscription = self.by_id.get(command.subscription_id)
-        if subscription is None:
-            return _not_found()
-        refused = _fence(subscription, command)
-        if refused is not None:
-            return refused
-        subscription.end_wake()
-        self._stir(subscription)
-        return Done.ACCEPTED
-
-    def _apply_expire(self, command: ExpireLease) -> Outcome:
-        subscription = self.by_id.get(command.subscription_id)
-        if (
-            subscription is None
-            or subscription.wake_id != command.wake_id
-            or not subscription.is_lease_over(command.now_ms)
-        ):
-            return Done.NOTHING
-        subscription.end_wake()
-        self._stir(subscription)
-        return Done.ACCEPTED
 
     # What is told of a subscription
 
@@ -482,41 +295,9 @@ class Subscriptions:
     def _describe(self, subscription: Subscription, key: bytes) -> LinkedStream:
         link = subscription.links[key]
         return LinkedStream(
-            _text(key),
+            text_of(key),
             "explicit" if link.is_explicit else "glob",
             encode_offset(*link.acked),
-            encode_offset(*self._tail(key)),
+            encode_offset(*self.tail(key)),
             key in subscription.pending,
         )
-
-
-def _not_found() -> StreamError:
-    return SubscriptionNotFound("subscription does not exist")
-
-
-def _fence(subscription: Subscription, command: AckWake | ReleaseWake) -> StreamError | None:
-    """Only whoever holds this very wake may speak for it."""
-    if (subscription.wake_id, subscription.generation) != (command.wake_id, command.generation):
-        return WakeFenced("this wake is over; a later one may be in flight")
-    if not subscription.is_webhook and subscription.holder is None:
-        return WakeFenced("this wake is not claimed")
-    if subscription.is_lease_over(command.now_ms):
-        return WakeFenced("the lease ended before this arrived")
-    return None
-
-
-def _wake_event(subscription: Subscription, now_ms: int) -> bytes:
-    """These bytes are rebuilt on replay: a change here needs a new command."""
-    return msgspec.json.encode(
-        {
-            "type": "wake",
-            "subscription_id": subscription.subscription_id,
-            "stream": _text(next(iter(subscription.pending))),
-            "generation": subscription.generation,
-            "ts": now_ms,
-        }
-    )
-
-
-def _text(key: bytes) -> str:
-    return path_of(key).decode()
