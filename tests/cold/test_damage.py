@@ -49,6 +49,8 @@ class World:
                     reply = client.post(self.path(name), body, content_type="text/plain")
                     assert reply.status == 204, reply
             wait_until(lambda: len(self.objects()) == 1)
+            # Published, too: a server killed before that starts with everything in its log.
+            wait_until(lambda: b"\nmillstream_hot_bytes 0" in client.get("/metrics").body)
         self.object = self.objects()[0]
         self.name = str(self.object.relative_to(data_dir / "cold"))
         self.original = self.object.read_bytes()
