@@ -1,8 +1,9 @@
 """Gives freed memory back when it has piled up.
 
-Cold reads and flushes take and free pieces of about a megabyte, from several threads and between
+Flushes and windows take and free pieces of up to a megabyte, from several threads and between
 small ones that stay. To map each such piece alone would give it back at once, but the page faults
 double what decoding costs (measured). So it is given back now and then, when it is worth it.
+What is decoded lies elsewhere, in the memory of Arrow (cli/memory.py).
 """
 
 from __future__ import annotations

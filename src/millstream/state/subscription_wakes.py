@@ -152,12 +152,9 @@ class Wakes:
         return Done.ACCEPTED
 
     def _apply_ack(self, command: AckWake) -> Outcome:
-        subscription = self._all.by_id.get(command.subscription_id)
-        if subscription is None:
-            return not_found()
-        refused = _fence(subscription, command)
-        if refused is not None:
-            return refused
+        subscription = self._held_by(command)
+        if isinstance(subscription, StreamError):
+            return subscription
         moves = self._check_acks(subscription, command)
         if isinstance(moves, StreamError):
             return moves
@@ -168,6 +165,19 @@ class Wakes:
             subscription.end_wake()
         self._all.stir(subscription)
         return Done.ACCEPTED
+
+    def _held_by(self, command: AckWake | ReleaseWake) -> Subscription | StreamError:
+        """Only whoever holds this very wake may speak for it."""
+        subscription = self._all.by_id.get(command.subscription_id)
+        if subscription is None:
+            return not_found()
+        if (subscription.wake_id, subscription.generation) != (command.wake_id, command.generation):
+            return WakeFenced("this wake is over; a later one may be in flight")
+        if not subscription.is_webhook and subscription.holder is None:
+            return WakeFenced("this wake is not claimed")
+        if subscription.is_lease_over(command.now_ms):
+            return WakeFenced("the lease ended before this arrived")
+        return subscription
 
     def _check_acks(
         self, subscription: Subscription, command: AckWake
@@ -200,12 +210,9 @@ class Wakes:
         return stream.resolve_unpublished(offset)
 
     def _apply_release(self, command: ReleaseWake) -> Outcome:
-        subscription = self._all.by_id.get(command.subscription_id)
-        if subscription is None:
-            return not_found()
-        refused = _fence(subscription, command)
-        if refused is not None:
-            return refused
+        subscription = self._held_by(command)
+        if isinstance(subscription, StreamError):
+            return subscription
         subscription.end_wake()
         self._all.stir(subscription)
         return Done.ACCEPTED
@@ -221,17 +228,6 @@ class Wakes:
         subscription.end_wake()
         self._all.stir(subscription)
         return Done.ACCEPTED
-
-
-def _fence(subscription: Subscription, command: AckWake | ReleaseWake) -> StreamError | None:
-    """Only whoever holds this very wake may speak for it."""
-    if (subscription.wake_id, subscription.generation) != (command.wake_id, command.generation):
-        return WakeFenced("this wake is over; a later one may be in flight")
-    if not subscription.is_webhook and subscription.holder is None:
-        return WakeFenced("this wake is not claimed")
-    if subscription.is_lease_over(command.now_ms):
-        return WakeFenced("the lease ended before this arrived")
-    return None
 
 
 def _wake_event(subscription: Subscription, now_ms: int) -> bytes:
