@@ -6,8 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tests.support.server import ServerProcess
 
 TEXT = "text/plain"
 BUCKET = "bkt1"
-WAIT_SECONDS = 20.0
 QUIET = ("--pipeline", "off", "--log-level", "warning")
 EAGER = (*QUIET, "--shards", "2", "--checkpoint-wal-bytes", "2KiB")
 
@@ -28,13 +26,6 @@ class Expected:
     data: bytes
     start: int = 0  # byte of the first message that is not trimmed
     snapshot: bytes | None = None
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen in time: {what}"
-        time.sleep(0.03)
 
 
 def run_command(*arguments: str) -> tuple[int, str]:

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cold.traffic import Refused, code, read_all, wait_until
+from tests.cold.traffic import Refused, code, read_all
 from tests.conformance.api import Events
 from tests.crash.rounds import DrainedServer
 from tests.support.http import Client, Reply
+from tests.support.waiting import wait_until
 
 STREAMS = ("a", "b", "c")
 CHUNKS, CHUNK_BYTES = 16, 100_000
@@ -109,7 +110,7 @@ class World:
         assert code(reply) == "damaged_segment"
         message = reply.json()["error"]["message"]
         assert self.name in message, message
-        wait_until(lambda: self.name.encode() in self.server.output, 5)  # the log is read beside us
+        wait_until(lambda: self.name.encode() in self.server.output)  # the log is read beside us
 
     def check_refused(self, client: Client, name: str, offset: str = "-1") -> None:
         for live in ("", "&live=long-poll"):

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cold.traffic import code, read_all, wait_until
+from tests.cold.traffic import code, read_all
 from tests.crash.rounds import DrainedServer
 from tests.support.http import Client
 from tests.support.server import ServerProcess
 from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.waiting import wait_until
 
 DISK_BYTES = 3 << 20
 HOT_BYTES = 512 * 1024

@@ -27,10 +27,10 @@ from tests.cold.backup_world import (
     cold_names,
     run_command,
     serving,
-    wait_until,
 )
 from tests.cold.impatient import MODULE
 from tests.support.server import running_server
+from tests.support.waiting import wait_until
 
 SWIFT = (*EAGER, "--catalog-upload-interval", "50ms")
 GARBAGE = "/__millstream/garbage"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ import pytest
 from tests.conformance.api import TEXT, error_code
 from tests.support.http import Client
 from tests.support.server import running_server
+from tests.support.waiting import wait_until
 
 EAGER = (
     *("--flush-bytes", "1", "--checkpoint-wal-bytes", "1", "--retention-interval", "100ms"),
     *("--log-level", "warning"),
 )
 PIECE = b"x" * 1000
-WAIT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -46,13 +45,6 @@ def earliest(client: Client, stream: str) -> int:
         return 0
     assert reply.status == 410
     return int(reply.headers["stream-earliest-offset"].partition("_")[2])
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def retain(client: Client, bucket: str, **limits: int) -> dict[str, int | None]:

@@ -21,7 +21,6 @@ from tests.cold.traffic import (
     code,
     path_in_shard,
     read_all,
-    wait_until,
 )
 from tests.conformance.api import Events
 from tests.conformance.multipart import bootstrap
@@ -30,6 +29,7 @@ from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.http import Client
 from tests.support.seaweed import SeaweedFS
 from tests.support.server import ServerProcess
+from tests.support.waiting import wait_until
 
 SHARDS = 4
 HOT_BYTES = 512 * 1024
@@ -86,7 +86,8 @@ def test_everything_recovers_by_itself_when_the_store_does(
             time.sleep(3.0)
         before = [writer.acknowledged for writer in writers]
         wait_until(
-            lambda: all(w.acknowledged > b + 20 for w, b in zip(writers, before, strict=True)), 40
+            lambda: all(w.acknowledged > b + 20 for w, b in zip(writers, before, strict=True)),
+            "every writer goes on",
         )
     print(sum((writer.answers for writer in writers), reader.answers))
     check_streams(server, writers)

@@ -11,7 +11,7 @@ import http.client
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from millstream.formats.wal import crc32c
 from tests.support.http import Client, Reply
@@ -57,13 +57,6 @@ class Refused(Exception):
 
 def code(reply: Reply) -> str:
     return str(reply.json()["error"]["code"])
-
-
-def wait_until(what: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
 
 
 class Writer(threading.Thread):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,7 @@ from tests.spark.pipeline_process import members
 from tests.spark.server_world import BYTES_MAX, ROUNDS, STREAMS, World, seeded
 from tests.spark.written_streams import WrittenStreams
 from tests.support.seaweed import SECRET_ACCESS_KEY
-
-WAIT_SECONDS = 120.0
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen in time: {what}"
-        time.sleep(0.05)
+from tests.support.waiting import wait_until
 
 
 def children(pid: int) -> list[int]:
