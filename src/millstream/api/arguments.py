@@ -20,6 +20,8 @@ _DIGITS = re.compile(rb"[0-9]{1,16}")
 _STRICT_INTEGER = re.compile(rb"0|[1-9][0-9]{0,15}")
 
 _PRODUCER_HEADERS = frozenset((b"producer-id", b"producer-epoch", b"producer-seq"))
+# An append without any of these is data and nothing else.
+WRITER_HEADERS = _PRODUCER_HEADERS | {b"stream-closed", b"stream-seq"}
 
 Headers = dict[bytes, bytes]
 

@@ -21,6 +21,8 @@ _CLOSED = b"stream-closed: true\r\n"
 _NO_STORE = b"cache-control: no-store\r\n"
 _CREATE_STATUS = {Done.CREATED: 201, Done.EXISTED: 200}
 
+_PRODUCER_HEADERS = b"producer-epoch: %d\r\nproducer-seq: %d\r\nstream-next-offset: %016d_%016d\r\n"
+
 Waiting = tuple[Request, Stream, Append]
 
 
@@ -40,6 +42,22 @@ class Writes:
     # Append and close
 
     def append(self, request: Request, key: bytes) -> None:
+        headers, body, stream = request.headers, request.body, self._by_path.get(key)
+        if (
+            stream is not None
+            and body
+            and headers.get(b"content-type") == stream.content_type
+            and not (stream.closed or stream.deleted or stream.is_mortal or stream.is_json)
+            and arguments.WRITER_HEADERS.isdisjoint(headers)
+            and not self._budget.full_shards
+        ):  # what most requests are: nothing needs to be looked at twice
+            now_ms = self._clock.now_ms()
+            command = Append(now_ms, stream.stream_id, body, b"", 1, stream.essence)
+            self._submit((command, self._appended, (request, stream, command)))
+        else:
+            self._append_with_care(request, key)
+
+    def _append_with_care(self, request: Request, key: bytes) -> None:
         headers, body = request.headers, request.body
         closes = b"stream-closed" in headers and arguments.says_true(headers, b"stream-closed")
         content_type = headers.get(b"content-type", b"")
@@ -50,9 +68,7 @@ class Writes:
             raise EmptyBody("the body is empty; only a request with Stream-Closed: true may be")
         claim = arguments.producer_claim(headers)
         now_ms = self._clock.now_ms()
-        stream = self._by_path.get(key)
-        if stream is None or stream.deleted or stream.is_mortal:
-            stream = self._engine.find(key, now_ms)
+        stream = self._engine.find(key, now_ms)
         if body and content_type == stream.content_type:
             command = Append(now_ms, stream.stream_id, body, b"", 1, stream.essence)
         elif body:
@@ -87,14 +103,14 @@ class Writes:
         if isinstance(outcome, StreamError):
             respond_error(request, outcome, _closure_headers(stream, outcome))
             return
-        ordinal, byte, status, headers = stream.log.tail_ordinal, stream.log.tail_byte, 204, b""
-        if command.producer_id is not None:
+        if command.producer_id is None:
+            log, status = stream.log, 204
+            headers = b"stream-next-offset: %016d_%016d\r\n" % (log.tail_ordinal, log.tail_byte)
+        else:
             assert stream.producers is not None
-            epoch, seq, ordinal, byte = stream.producers[command.producer_id]
-            headers = b"producer-epoch: %d\r\nproducer-seq: %d\r\n" % (epoch, seq)
-            if outcome is Done.APPENDED and command.count:
-                status = 200
-        headers += b"stream-next-offset: %016d_%016d\r\n" % (ordinal, byte)
+            place = stream.producers[command.producer_id]
+            headers = _PRODUCER_HEADERS % place
+            status = 200 if outcome is Done.APPENDED and command.count else 204
         if stream.closed:
             headers += _CLOSED
         request.connection.send_response(request, status, headers, b"")

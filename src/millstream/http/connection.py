@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from millstream.http.known_heads import KnownLine
-from millstream.http.message import STATUS_LINES, Body, Request
+from millstream.http.message import Body, Request
+from millstream.http.refusals import (
+    URL_BYTES_MAX,
+    Refusal,
+    body_too_large,
+    headers_too_large,
+    url_too_long,
+)
 from millstream.http.streaming import BodyStream
 from millstream.limits import PIPELINE_REQUESTS_MAX
 
 if TYPE_CHECKING:
     from millstream.http.server import Server
 
-URL_BYTES_MAX = 16 * 1024
 CHARGED_BODY_BYTES = 64 * 1024  # larger bodies count against the server's budget
 LINGER_SECONDS = 2.0  # after a refusal, so that the client can read it before the reset
 
@@ -29,15 +35,39 @@ _CLOSE = b"connection: close\r\n"
 _SLASH = ord("/")
 
 
-class Refusal(Exception):
-    """The request cannot be read any further; answered in its turn, then the connection ends."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message
-
-
 class Connection(asyncio.Protocol):
+    __slots__ = (
+        "__weakref__",
+        "blocked_since",
+        "body",
+        "body_bytes",
+        "body_stream",
+        "charged_bytes",
+        "completed",
+        "current",
+        "dispatching",
+        "half_closed",
+        "head_bytes",
+        "head_done",
+        "headers",
+        "last_block",
+        "last_data",
+        "last_headers",
+        "last_line",
+        "parser",
+        "progress",
+        "read_paused",
+        "reading_since",
+        "refused",
+        "server",
+        "stalled_bytes",
+        "transport",
+        "unsent_bytes",
+        "url",
+        "waiting",
+        "write_paused",
+    )
+
     def __init__(self, server: Server) -> None:
         self.server = server
         self.transport: asyncio.Transport | None = None
@@ -73,12 +103,28 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.refused:
             return
-        self.last_data = self.server.tick
-        head_end = -1
+        server, head_end = self.server, -1
+        self.last_data = server.tick
         if not self.reading_since:
             head_end = data.find(b"\r\n\r\n")
-            if head_end >= 0 and self._read_known_head(data, head_end):
-                return
+            if head_end >= 0:
+                # A whole request whose line and header block are known needs no parser.
+                line_end = data.find(b"\r\n")
+                known = server.known_heads.blocks.get(data[line_end:head_end])
+                if known is not None and len(data) == head_end + 4 + known[1]:
+                    line = server.known_heads.lines.get(data[:line_end])
+                    if line is not None:
+                        method, path, query = line
+                        body = data[head_end + 4 :]
+                        request = Request(self, method, path, query, known[0], body)
+                        if self.current is None and not self.waiting and not self.write_paused:
+                            self._dispatch(request)
+                        else:
+                            self.waiting.append(request)
+                        return
+        self._parse(data, head_end)
+
+    def _parse(self, data: bytes, head_end: int) -> None:
         completed = self.completed
         try:
             self.parser.feed_data(data)
@@ -139,25 +185,10 @@ class Connection(asyncio.Protocol):
 
     # From the parser
 
-    def _read_known_head(self, data: bytes, head_end: int) -> bool:
-        """Reads a whole request whose line and header block are known; False: the parser has to."""
-        known_heads = self.server.known_heads
-        line_end = data.find(b"\r\n")
-        known = known_heads.blocks.get(data[line_end:head_end])
-        if known is None or len(data) != head_end + 4 + known.body_bytes:
-            return False
-        line = known_heads.lines.get(data[:line_end])
-        if line is None or known.body_bytes > CHARGED_BODY_BYTES:
-            return False  # large bodies go through the accounting
-        request = Request(self, line[0], line[1], line[2], known[0], data[head_end + 4 :])
-        if self.current is None and not self.waiting and not self.write_paused:
-            self._dispatch(request)
-        else:
-            self.waiting.append(request)
-        return True
-
     def _learn_head(self, data: bytes, head_end: int) -> None:
         """Twice in a row on one connection: it will come again."""
+        if len(data) - head_end - 4 > CHARGED_BODY_BYTES:
+            return  # large bodies go through the accounting
         line_end = data.find(b"\r\n")
         block = data[line_end:head_end]
         if block == self.last_block:
@@ -181,7 +212,7 @@ class Connection(asyncio.Protocol):
         if self.url:
             url = self.url + url
         if len(url) > URL_BYTES_MAX:
-            raise _url_refusal()
+            raise url_too_long()
         self.url = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -198,12 +229,12 @@ class Connection(asyncio.Protocol):
     def _drop_trailer(self) -> None:
         """Trailers come after the decision what to do with the request; nothing here uses one."""
         if self.head_bytes > self.server.limits.header_bytes:
-            raise _header_refusal(self.server.limits.header_bytes)
+            raise headers_too_large(self.server.limits.header_bytes)
 
     def on_headers_complete(self) -> None:
         headers, limits = self.headers, self.server.limits
         if self.head_bytes > limits.header_bytes:
-            raise _header_refusal(limits.header_bytes)
+            raise headers_too_large(limits.header_bytes)
         if b"host" not in headers or b"," in headers[b"host"]:
             self._judge_host()
         self.head_done = True
@@ -242,7 +273,7 @@ class Connection(asyncio.Protocol):
         large = self.server.is_large(self.url)
         limit = max(limits.body_bytes, limits.large_body_bytes) if large else limits.body_bytes
         if size > limit:
-            raise _body_refusal(limit)
+            raise body_too_large(limit)
 
     def on_message_complete(self) -> None:
         parser, url, body = self.parser, self.url, self.body
@@ -313,7 +344,7 @@ class Connection(asyncio.Protocol):
         if not request.keep_alive or server.is_closing:
             headers += _CLOSE
         if status == 204 or status == 304:
-            transport.write(STATUS_LINES[status] + server.common_headers + headers + b"\r\n")
+            transport.write(server.leads[status] + headers + b"\r\n")
         else:
             self._write_with_body(request, status, headers, body)
         if server.access_log is not None:
@@ -333,7 +364,7 @@ class Connection(asyncio.Protocol):
         assert self.transport is not None
         whole = isinstance(body, bytes | memoryview)
         length = len(body) if whole else sum(map(len, cast("list[bytes]", body)))
-        lead = STATUS_LINES[status] + self.server.common_headers + headers
+        lead = self.server.leads[status] + headers
         if request.method == b"HEAD":
             self.transport.write(lead + b"\r\n")
             return
@@ -353,7 +384,7 @@ class Connection(asyncio.Protocol):
             return stream
         headers += b"transfer-encoding: chunked\r\n" if chunked else _CLOSE
         self.body_stream = stream
-        self.write(STATUS_LINES[status] + self.server.common_headers + headers + b"\r\n")
+        self.write(self.server.leads[status] + headers + b"\r\n")
         if self.server.access_log is not None:
             self.server.access_log(request, status)
         return stream
@@ -401,8 +432,8 @@ class Connection(asyncio.Protocol):
         server.counts["refused", refusal.status] += 1
         body = server.error_body(refusal.code, refusal.message)
         head = b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n" % (
-            STATUS_LINES[refusal.status],
-            server.common_headers + server.refusal_headers.get(refusal.status, b""),
+            server.leads[refusal.status],
+            server.refusal_headers.get(refusal.status, b""),
             len(body),
             _CLOSE,
         )
@@ -435,7 +466,7 @@ class Connection(asyncio.Protocol):
         line_start = data.rfind(b"\n") + 1
         self.stalled_bytes = len(data) - line_start + (0 if line_start else self.stalled_bytes)
         if self.stalled_bytes > self.server.limits.header_bytes:
-            self._refuse(_header_refusal(self.server.limits.header_bytes))
+            self._refuse(headers_too_large(self.server.limits.header_bytes))
 
     def _charge_body(self, part_bytes: int) -> None:
         added = part_bytes if self.charged_bytes else self.body_bytes
@@ -482,18 +513,6 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
-
-
-def _url_refusal() -> Refusal:
-    return Refusal(414, "url_too_long", f"the URL exceeds {URL_BYTES_MAX} bytes")
-
-
-def _header_refusal(limit: int) -> Refusal:
-    return Refusal(431, "headers_too_large", f"the request's headers exceed {limit} bytes")
-
-
-def _body_refusal(limit: int) -> Refusal:
-    return Refusal(413, "body_too_large", f"the request's body exceeds {limit} bytes")
 
 
 def _absolute_form_path(url: bytes) -> bytes:

@@ -15,7 +15,7 @@ import structlog
 
 from millstream.http.connection import Connection
 from millstream.http.known_heads import KnownHeads
-from millstream.http.message import Request
+from millstream.http.message import STATUS_LINES, Request
 
 log = structlog.get_logger("millstream.http")
 
@@ -59,7 +59,7 @@ class Server:
         self._fixed_headers = fixed_headers
         self._listener: asyncio.Server | None = None
         self._empty: asyncio.Event | None = None  # set once the last connection is gone
-        self._set_common_headers()
+        self._set_leads()
         self._ticker = self.loop.call_later(1.0, self._tick)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
@@ -70,13 +70,14 @@ class Server:
         name = self._listener.sockets[0].getsockname()
         return name[0], name[1]
 
-    def _set_common_headers(self) -> None:
-        date = formatdate(usegmt=True).encode()
-        self.common_headers = b"date: " + date + b"\r\n" + self._fixed_headers
+    def _set_leads(self) -> None:
+        """What answers begin with, by status: the date is of this second."""
+        common = b"date: " + formatdate(usegmt=True).encode() + b"\r\n" + self._fixed_headers
+        self.leads = {status: line + common for status, line in STATUS_LINES.items()}
 
     def _tick(self) -> None:
         self.tick += 1
-        self._set_common_headers()
+        self._set_leads()
         for connection in list(self.connections):
             connection.sweep(self.tick)
         self._ticker = self.loop.call_later(1.0, self._tick)

@@ -54,6 +54,8 @@ from millstream.state.residents import EMPTY_SHELF, Residents, Shelf
 from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
 from millstream.state.subscriptions import Subscriptions
 
+_APPENDED = Done.APPENDED  # looking it up in the class takes longer than one thinks
+
 
 class StateMachine:
     def __init__(
@@ -330,7 +332,7 @@ class StateMachine:
         stream.last_write_ms = command.now_ms
         if command.now_ms > stream.touched_ms:
             stream.touched_ms = command.now_ms
-        return Done.APPENDED
+        return _APPENDED
 
     # The end of a stream
 
