@@ -47,11 +47,11 @@ from millstream.engine.off_loop import OffLoop
 from millstream.engine.pipeline_process import PipelineProcess
 from millstream.engine.residency import Residency
 from millstream.engine.retention import RetentionSweeps
+from millstream.engine.segment_swaps import SegmentSwaps
 from millstream.engine.wakes import Wakes
 from millstream.engine.webhooks import Couriers
 from millstream.engine.windows import Windows
-from millstream.errors import StartupError, StreamError
-from millstream.formats.runs import Run, Segment
+from millstream.errors import StartupError
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.journal.contract import Journal
@@ -61,9 +61,8 @@ from millstream.journal.memory import MemoryJournal
 from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
 from millstream.recover import RESTORED, recover
-from millstream.state.commands import Mark, ReplaceSegments
+from millstream.state.commands import Mark
 from millstream.state.machine import StateMachine
-from millstream.state.outcomes import Outcome
 from millstream.tier.blobs import BlobStore, MemoryBlobs, ObjectBlobs
 from millstream.tier.catalog import Catalog
 from millstream.tier.identity import claim_store
@@ -256,7 +255,7 @@ class ColdTier:
             JobSource(disk.catalog, disk.objects),
             job_table,
             self._job_thread.run,
-            self._replace_segments,
+            SegmentSwaps(engine, self.checkpointer, disk.catalog).swap,
             storage.store_id,
             cold_place(disk.objects.settings),
         )
@@ -279,25 +278,6 @@ class ColdTier:
             self.holds,
             job_table,
         )
-
-    def _replace_segments(
-        self,
-        shard: int,
-        old: list[str],
-        segments: list[Segment],
-        runs: list[list[Run]],
-        done: Callable[[Outcome], None],
-    ) -> None:
-        """Told once the catalog has it: until then the job holds its segments."""
-
-        def replaced(_: object, outcome: Outcome) -> None:
-            if isinstance(outcome, StreamError):
-                done(outcome)
-            else:
-                self.checkpointer.run(lambda: done(outcome))
-
-        command = ReplaceSegments(self._engine.clock.now_ms(), shard, old, segments, runs)
-        self._engine.submit(command, replaced, None)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.residency.start(loop)

@@ -5,6 +5,7 @@ lifetimes.py     sliding and absolute expiry
 wakes.py         subscriptions: wakes, leases, retries
 webhooks.py      sends webhooks, safely
 compaction.py    which segments to rewrite, in which tasks, and whether the result is right
+segment_swaps.py new segments take the place of old ones
 job_table.py     jobs of the pipeline under way, and their leases
 checkpointer.py  takes down what changed now and then, so that the log stays short
 
