@@ -52,6 +52,7 @@ FIGURES = {
     "server_cpu_us_per_megabyte": Figure("server CPU µs/MB", "lower"),
     "server_cpu_us_per_delivery": Figure("server CPU µs/delivery", "lower"),
     "reader_cpu_us_per_delivery": Figure("our readers' CPU µs/delivery", "neither"),
+    "constant_cpu_us_per_request": Figure("a constant answer's CPU µs", "neither"),
     "fdatasync_p50_us": Figure("bare fdatasync p50 µs", "neither"),
     "stream_megabytes": Figure("stream size, MB", "neither"),
     "deliveries_expected": Figure("deliveries expected", "neither"),

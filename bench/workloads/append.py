@@ -8,6 +8,7 @@ rows with 1000 streams count what was left. The row with FEW_STREAMS is the one 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from bench.constant_server import running_beside
 from bench.figures import Figures
 from bench.load import Load, run_load
 from bench.measure import fdatasync_p50_us
@@ -50,6 +51,7 @@ class AppendCase:
         disk = (
             {"fdatasync_p50_us": fdatasync_p50_us(server.work_dir)} if server.kind.durable else {}
         )
+        least = {} if server.kind.reference else self._least_cost(server, load)
         outcome = run_load(server, load, server.shorter(self.seconds))
         return {
             "appends_per_second": outcome.accepted_per_second,
@@ -59,7 +61,14 @@ class AppendCase:
             "not_2xx": outcome.not_2xx,
             "socket_errors": outcome.socket_errors,
             **disk,
+            **least,
         }
+
+    def _least_cost(self, server: Server, load: Load) -> Figures:
+        """The same load on a server that does nothing, in the same minute."""
+        with running_beside(server) as constant:
+            outcome = run_load(constant, load, max(1, self.seconds // 2))
+        return {"constant_cpu_us_per_request": outcome.server_cpu_us_per_request}
 
 
 def label(connections: int, streams: int = MANY_STREAMS) -> str:
