@@ -20,10 +20,7 @@ from bench import processes
 from bench.servers import REPO, Server, wait_ready
 from bench.wire import HOST
 
-ANSWER = (
-    b"HTTP/1.1 204 No Content\r\n"
-    b"stream-next-offset: 0000000000000001_0000000000000256\r\n\r\n"
-)
+ANSWER = b"HTTP/1.1 204 No Content\r\nstream-next-offset: 0000000000000001_0000000000000256\r\n\r\n"
 
 
 class Constant(asyncio.Protocol):

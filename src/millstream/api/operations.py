@@ -75,8 +75,9 @@ class Metrics:
         requests = CounterMetricFamily(
             "millstream_http_requests", "Requests answered", labels=["route", "status"]
         )
-        for (route, status), count in self._server.counts.items():
-            requests.add_metric([route, str(status)], count)
+        for route, counts in self._server.counts.items():
+            for status, count in counts.items():
+                requests.add_metric([route, str(status)], count)
         yield requests
         yield GaugeMetricFamily(
             "millstream_http_connections", "Open connections", len(self._server.connections)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -50,7 +49,7 @@ class Server:
         self.is_large = is_large
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
-        self.counts: Counter[tuple[str, int]] = Counter()  # (route, status) -> requests
+        self.counts: dict[str, dict[int, int]] = {}  # route -> status -> requests
         self.refusal_headers = {503: b"retry-after: 1\r\n"}
         self.known_heads = KnownHeads()
         self.body_bytes_held = 0
@@ -86,6 +85,12 @@ class Server:
         self.connections.discard(connection)
         if self._empty is not None and not self.connections:
             self._empty.set()
+
+    def count(self, route: str, status: int) -> None:
+        try:
+            self.counts[route][status] += 1
+        except KeyError:
+            self.counts.setdefault(route, {})[status] = 1
 
     @staticmethod
     def error_body(code: str, message: str) -> bytes:
