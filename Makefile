@@ -58,9 +58,10 @@ bench-smoke: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/python -m bench --smoke
 	$(BIN)/python -m bench.soak --smoke
 
-## bench: every workload against the Node reference server in the same run (needs wrk: apt-get install wrk)
+## bench: every workload against the Node reference server in the same run (needs wrk: apt-get install wrk);
+## BASE=dir: against another checkout of Millstream instead, in turns; ONLY=append,catch_up chooses workloads
 bench: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only $(ONLY))
 
 ## soak: 100,000 streams, 2 GiB, mixed load under a small hot budget, everything checked; MINUTES=n
 .PHONY: soak

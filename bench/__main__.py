@@ -23,7 +23,7 @@ from bench.plan import Plan
 from bench.report import render
 from bench.results import Results, describe_machine
 from bench.runner import run_cases
-from bench.servers import KINDS, ServerKind, why_not_available
+from bench.servers import KINDS, ServerKind, base_kind, why_not_available
 from bench.targets import check_targets
 from bench.workloads import WORKLOADS
 
@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace, work_root: Path) -> int:
     workloads = options.only or list(WORKLOADS)
     if not plan.smoke and not wrk_installed() and WRK_WORKLOADS & set(workloads):
         raise BenchError(WRK_MISSING)
-    kinds = _available(options.servers or (SMOKE_SERVERS if plan.smoke else list(KINDS)), plan)
+    kinds = _available(_kinds(options), plan)
     cases = [case for name in workloads for case in WORKLOADS[name](plan)]
     machine = describe_machine(work_root)
     results = Results()
@@ -91,18 +91,25 @@ def _exit_code(results: Results, plan: Plan) -> int:
     return 1 if failed or faulty else 0
 
 
-def _available(names: list[str], plan: Plan) -> list[ServerKind]:
+def _kinds(options: argparse.Namespace) -> list[ServerKind]:
+    """With a base to compare with, just the two: whoever changes something wants to know soon."""
+    default = SMOKE_SERVERS if options.smoke else list(KINDS)
+    base = [] if options.base is None else [base_kind(options.base.resolve())]
+    return base + [KINDS[name] for name in options.servers or (["millstream"] if base else default)]
+
+
+def _available(kinds: list[ServerKind], plan: Plan) -> list[ServerKind]:
     """The servers that can run here; only a smoke run may do without one."""
-    kinds = []
-    for name in names:
-        reason = why_not_available(KINDS[name])
+    available = []
+    for kind in kinds:
+        reason = why_not_available(kind)
         if reason is None:
-            kinds.append(KINDS[name])
+            available.append(kind)
         elif plan.smoke:
-            print(f"bench: leaving out {name}: {reason}", file=sys.stderr)
+            print(f"bench: leaving out {kind.name}: {reason}", file=sys.stderr)
         else:
-            raise BenchError(f"{name}: {reason}")
-    return kinds
+            raise BenchError(f"{kind.name}: {reason}")
+    return available
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -122,6 +129,9 @@ def _parse_options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--servers", type=_names_of(KINDS), metavar="S,...", help=f"of {', '.join(KINDS)}"
+    )
+    parser.add_argument(
+        "--base", type=Path, metavar="DIR", help="another checkout (git worktree) to compare with"
     )
     parser.add_argument(
         "--seconds",

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from bench import processes
 from bench.errors import BenchError
-from bench.servers import REPO, Server, ServerKind, log_tail, wait_ready
+from bench.servers import Server, ServerKind, log_tail, wait_ready
 from bench.wire import HOST
 
 STOP_SECONDS_MAX = 120
@@ -63,7 +63,7 @@ class OwnServer:
         command = [*self.kind.command(self.port, self.data_dir), *self.flags, *more_flags]
         began = time.monotonic()
         with self._log_path.open("ab") as log:
-            self._process = processes.start(command, cwd=REPO, stdout=log)
+            self._process = processes.start(command, cwd=self.kind.source, stdout=log)
         wait_ready(self.kind, self.port, self._process, self._log_path, seconds_max)
         return time.monotonic() - began
 

@@ -3,10 +3,11 @@
 from bench.figures import FAULTS, FIGURES
 from bench.measure import Spread
 from bench.results import Result, Results
+from bench.servers import BASE
 from bench.targets import TargetCheck, check_targets
 
 OURS = "millstream"
-REFERENCES = ("reference-file", "reference-memory")
+REFERENCES = (BASE, "reference-file", "reference-memory")
 
 
 def render(results: Results, machine: dict[str, str], repeat: int) -> str:
@@ -14,7 +15,7 @@ def render(results: Results, machine: dict[str, str], repeat: int) -> str:
         "# Benchmark",
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items()),
         f"Median of {repeat} repeats, smallest and largest in brackets. A ratio above 1 means that "
-        f"{OURS} (durable) is better than that reference server.",
+        f"{OURS} (durable) is better than that server.",
         _figures_table(results),
         "## Targets",
         _targets_table(check_targets(results)),

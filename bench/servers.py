@@ -26,6 +26,7 @@ class ServerKind:
     name: str
     durable: bool
     reference: bool
+    source: Path = REPO  # the checkout it runs from
 
     def command(self, port: int, data_dir: Path) -> list[str]:
         if self.reference:
@@ -56,6 +57,13 @@ KINDS = {
         ServerKind("reference-memory", durable=False, reference=True),
     )
 }
+
+BASE = "millstream-base"
+
+
+def base_kind(source: Path) -> ServerKind:
+    """Another checkout of Millstream, so that a change is measured against what was before it."""
+    return ServerKind(BASE, durable=True, reference=False, source=source)
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,7 @@ def _running_in(work_dir: Path, kind: ServerKind) -> Iterator[Server]:
     port = processes.free_port()
     with log_path.open("wb") as log:
         command = kind.command(port, data_dir)
-        process = processes.start(command, cwd=REPO, stdout=log)
+        process = processes.start(command, cwd=kind.source, stdout=log)
     try:
         wait_ready(kind, port, process, log_path)
         yield Server(kind, port, process.pid, work_dir)
@@ -139,7 +147,7 @@ def log_tail(log_path: Path) -> str:
 def why_not_available(kind: ServerKind) -> str | None:
     """What is missing on this machine to run `kind`, if anything."""
     if not kind.reference:
-        return None
+        return None if (kind.source / "src/millstream").is_dir() else "no checkout is there"
     if shutil.which("node") is None:
         return "node is not installed"
     if not REFERENCE_PACKAGE.is_dir():
