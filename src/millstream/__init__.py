@@ -16,7 +16,7 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     state/       the heart: commands, stream state, apply(command) -> outcome; pure
     formats/     byte layouts: WAL records, command codec, checkpoint blocks, Parquet segments
     protocol/    the words of the wire: offsets, cursors, JSON mode, SSE frames, durations
-    telemetry.py config.py limits.py errors.py clock.py heap.py      the floor
+    telemetry.py config.py limits.py errors.py faults.py clock.py heap.py      the floor
 """
 
 __version__ = "0.1.0"

@@ -22,7 +22,7 @@ from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
-from millstream.api.operations import ColdNumbers, Metrics
+from millstream.api.operations import ColdNumbers, Metrics, Readiness
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
@@ -52,6 +52,7 @@ from millstream.engine.wakes import Wakes
 from millstream.engine.webhooks import Couriers
 from millstream.engine.windows import Windows
 from millstream.errors import StartupError
+from millstream.faults import Faults
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.journal.contract import Journal
@@ -330,18 +331,27 @@ def _operator_routes(
 @contextlib.asynccontextmanager
 async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
+    faults = Faults()
+    with faults.hearing_all(asyncio.get_running_loop()):
+        async with _running(config, stop, faults) as url:
+            yield url
+
+
+@contextlib.asynccontextmanager
+async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     tls = _tls_context(config)
     storage = await asyncio.to_thread(open_storage, config, stop)
-    engine = Engine(storage.machine, storage.journal, clock, storage.lsn)
+    engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
     blobs = BlobWorker(storage.blobs, storage.machine, None if cold is None else cold.holds)
     windows = Windows(engine.machine, None, None, WINDOW_THREADS) if cold is None else cold.windows
     handlers = _build_handlers(config, engine, blobs, windows, paths, _tag_id(storage), scheme)
-    app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)))
+    readiness = Readiness(faults)
+    app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
     wakes = Wakes(engine, Couriers(loop))
     server = Server(
         app,
@@ -370,12 +380,12 @@ async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
         if cold is not None:
             cold.start(loop)
         address = await _listen(server, config, tls)
-        app.is_ready = True
+        readiness.is_open = True
         if pipeline is not None:
             pipeline.start(loop, f"{scheme}://{_reachable(address)}")
         yield f"{scheme}://{address}"
     finally:
-        app.is_ready = False
+        readiness.is_open = False
         if pipeline is not None:
             await pipeline.close()
         server.stop_listening()

@@ -29,6 +29,7 @@ METRICS = [
     "millstream_hot_bytes",
     "millstream_streams",
     "millstream_journal_depth",
+    "millstream_unexpected_errors_total",
 ]
 
 
@@ -57,6 +58,7 @@ def test_the_server_says_that_it_is_alive_and_ready(api: Api) -> None:
     for path in ("/healthz", "/readyz"):
         reply = api.get(path)
         assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
+    assert json.loads(api.get("/readyz").body) == {"ready": True}
 
 
 def test_metrics_can_be_parsed_and_count_what_happens(api: Api) -> None:

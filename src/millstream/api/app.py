@@ -11,7 +11,7 @@ from millstream.api.bootstrap import Bootstraps
 from millstream.api.errors import respond_error
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
-from millstream.api.operations import Metrics, respond_health, respond_ready
+from millstream.api.operations import Metrics, Readiness, respond_health
 from millstream.api.paths import (
     CONTROL_ROOT,
     RESERVED_BUCKETS,
@@ -86,7 +86,7 @@ class App:
 
     metrics: Metrics
 
-    def __init__(self, paths: StreamPaths, handlers: Handlers) -> None:
+    def __init__(self, paths: StreamPaths, handlers: Handlers, readiness: Readiness) -> None:
         self._paths = paths
         self._known_keys = paths.keys
         self._handlers = handlers
@@ -94,11 +94,10 @@ class App:
         self._append = handlers.writes.append
         self._operations: dict[bytes, tuple[str, Callable[[Request], None]]] = {
             b"/healthz": ("healthz", respond_health),
-            b"/readyz": ("readyz", lambda request: respond_ready(request, self.is_ready)),
+            b"/readyz": ("readyz", readiness.respond),
             b"/metrics": ("metrics", lambda request: self.metrics.respond(request)),
             b"/v1/streams": ("list", self._list_all),
         }
-        self.is_ready = False
 
     def __call__(self, request: Request) -> None:
         try:

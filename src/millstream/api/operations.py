@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -17,22 +18,61 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from millstream.api.long_poll import LongPolls
 from millstream.api.sse import Subscriptions
 from millstream.engine.engine import Engine
+from millstream.faults import Faults
 from millstream.http.message import Request
 from millstream.http.server import Server
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS
 
 _TEXT = b"content-type: text/plain\r\ncache-control: no-store\r\n"
+_JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
 
 
 def respond_health(request: Request) -> None:
     request.respond(200, _TEXT, b"ok\n")
 
 
-def respond_ready(request: Request, is_ready: bool) -> None:
-    if is_ready:
-        request.respond(200, _TEXT, b"ready\n")
-    else:
-        request.respond(503, _TEXT + b"retry-after: 1\r\n", b"not ready\n")
+class Readiness:
+    """/readyz: 200 while the server does all that it promises, else 503 with the reasons."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.is_open = False  # it listens, and does not stop yet
+        self._faults = faults
+
+    def respond(self, request: Request) -> None:
+        reasons = self._reasons()
+        answer: dict[str, object] = {"ready": not reasons}
+        if reasons:
+            answer["reasons"] = reasons
+        unexpected = self._unexpected_errors()
+        if unexpected is not None:
+            answer["unexpected_errors"] = unexpected
+        body = msgspec.json.encode(answer) + b"\n"
+        if reasons:
+            request.respond(503, _JSON + b"retry-after: 1\r\n", body)
+        else:
+            request.respond(200, _JSON, body)
+
+    def _reasons(self) -> list[dict[str, str]]:
+        """Codes are for programs, messages for people."""
+        reasons = []
+        if not self.is_open:
+            reasons.append({"code": "not_open", "message": "the server starts or stops"})
+        for where, fault in self._faults.failing().items():
+            message = f"{where} has failed unexpectedly and not worked since: {fault.error}"
+            reasons.append({"code": f"{where}_failed", "message": message})
+        return reasons
+
+    def _unexpected_errors(self) -> dict[str, object] | None:
+        """A note for whoever looks: these make nobody unready by themselves."""
+        last = self._faults.last
+        if last is None:
+            return None
+        return {
+            "count": sum(self._faults.counts.values()),
+            "last": last.error,
+            "last_where": last.where,
+            "last_seconds_ago": round(self._faults.seconds_since(last), 1),
+        }
 
 
 class ColdNumbers(NamedTuple):
@@ -90,8 +130,19 @@ class Metrics:
         yield readers
         yield from self._collect_journal()
         yield from self._collect_state()
+        yield self._unexpected_errors()
         if self._cold is not None:
             yield from _collect_cold(self._cold())
+
+    def _unexpected_errors(self) -> Metric:
+        errors = CounterMetricFamily(
+            "millstream_unexpected_errors",
+            "Errors that nobody expected; the log has each with its traceback",
+            labels=["where"],
+        )
+        for where, count in self._engine.faults.counts.items():
+            errors.add_metric([where], count)
+        return errors
 
     def _collect_journal(self) -> Iterable[Metric]:
         stats = self._engine.journal.stats

@@ -10,6 +10,7 @@ from millstream.clock import Clock
 from millstream.engine.hot_budget import HotBudget
 from millstream.engine.lifetimes import Deadlines, Lifetimes
 from millstream.errors import StreamError, StreamNotFound
+from millstream.faults import Faults
 from millstream.journal.contract import Entry, Journal, Reply
 from millstream.state.commands import AnyCommand, Append
 from millstream.state.decisions import gone
@@ -31,8 +32,17 @@ class Watcher(Protocol):
 
 
 class Engine:
-    def __init__(self, machine: StateMachine, journal: Journal, clock: Clock, lsn: int) -> None:
+    def __init__(
+        self,
+        machine: StateMachine,
+        journal: Journal,
+        clock: Clock,
+        lsn: int,
+        faults: Faults | None = None,
+    ) -> None:
+        """`faults` hears what goes wrong unexpectedly, here and in all that the engine runs."""
         self.machine = machine
+        self.faults = faults or Faults()
         self.journal = journal
         self.clock = clock
         self.applied_lsn = lsn
