@@ -214,6 +214,12 @@ class SubscriptionNotFound(StreamError):
     code = "SUBSCRIPTION_NOT_FOUND"
 
 
+class TooManyPatterns(StreamError):
+    """Every new stream would be matched against too much."""
+
+    code = "TOO_MANY_PATTERNS"
+
+
 class SubscriptionExists(StreamError):
     """The id is taken by a subscription with another configuration."""
 

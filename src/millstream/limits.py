@@ -6,6 +6,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 STREAM_PATH_BYTES_MAX = 1024  # what every proxy and browser carries in a URL without complaint
+STREAM_PATH_SEGMENTS_MAX = 64  # of a new stream: matching patterns takes a step for each
 PRODUCER_ID_BYTES_MAX = 1024  # kept for ever per producer, so it must stay small
 STREAM_SEQ_BYTES_MAX = 4 * KIB  # the official suite sends long ones; still far below a header block
 INTEGER_MAX = 2**53 - 1  # epochs and sequences must survive a JavaScript number
@@ -37,6 +38,8 @@ DESCRIPTION_BYTES_MAX = 4 * KIB  # kept for ever and in every checkpoint
 CONTROL_BODY_BYTES_MAX = MIB  # requests about subscriptions: parsed whole, on the loop
 WAKE_STREAMS_MAX = 1000  # streams in one wake, those with work first; the next wake has the rest
 LISTED_STREAMS_MAX = 10_000  # streams in the answer to a GET of a subscription
+PATTERN_SEGMENTS_MAX = 32  # far more than names have, and matching pays for each
+PATTERN_WEIGHT_MAX = 1000  # of all patterns that one new stream can meet: 20 ms at the very worst
 LEASE_MS_MIN, LEASE_MS_MAX = 1000, 600_000  # the protocol's
 WEBHOOK_THREADS = 16  # webhooks under way at once; each waits for somebody else's server
 WEBHOOK_SECONDS_MAX = 30.0  # one attempt, from the look-up of the name to the end of the answer

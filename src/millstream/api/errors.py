@@ -35,6 +35,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.ProducerGap: 409,
     errors.ForkSourceUnavailable: 409,
     errors.SubscriptionExists: 409,
+    errors.TooManyPatterns: 409,
     errors.WakeFenced: 409,
     errors.AlreadyClaimed: 409,
     errors.NoPendingWork: 409,

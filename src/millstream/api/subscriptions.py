@@ -26,6 +26,7 @@ from millstream.errors import (
     MethodNotAllowed,
     StreamError,
     SubscriptionNotFound,
+    TooManyPatterns,
 )
 from millstream.http.message import Request
 from millstream.limits import (
@@ -33,10 +34,12 @@ from millstream.limits import (
     LEASE_MS_MAX,
     LEASE_MS_MIN,
     LISTED_STREAMS_MAX,
+    PATTERN_SEGMENTS_MAX,
+    PATTERN_WEIGHT_MAX,
     SUBSCRIPTION_ID_BYTES_MAX,
 )
 from millstream.protocol.durations import encode_timestamp
-from millstream.protocol.patterns import path_of
+from millstream.protocol.patterns import parse_pattern, path_of
 from millstream.protocol.wake_tokens import KEY_BYTES
 from millstream.protocol.webhook_signatures import SEED_BYTES, signer_of
 from millstream.protocol.webhook_urls import parse_webhook_url
@@ -194,9 +197,28 @@ class SubscriptionRoutes:
             self._base_url(request),
             self._clock.now_ms(),
         )
+        if command.pattern is not None:
+            self._check_pattern(command.pattern, subscription_id)
         if self._engine.machine.subscriptions.keys is None:
             self._engine.submit_and_forget(self._new_keys())
         self._engine.submit(command, self._created, (request, subscription_id))
+
+    def _check_pattern(self, text: bytes, subscription_id: str) -> None:
+        """Every new stream is matched against all patterns: that must never take long."""
+        pattern, subscriptions = parse_pattern(text), self._engine.machine.subscriptions
+        if len(pattern) > PATTERN_SEGMENTS_MAX:
+            raise InvalidSubscriptionRequest(
+                f"pattern has {len(pattern)} segments; at most {PATTERN_SEGMENTS_MAX} are allowed"
+            )
+        if subscription_id in subscriptions.by_id:
+            return  # it is in the sum already
+        load = subscriptions.pattern_load(pattern)
+        if load > PATTERN_WEIGHT_MAX:
+            raise TooManyPatterns(
+                f"one new stream could meet patterns of weight {load} in all; at most "
+                f"{PATTERN_WEIGHT_MAX} are allowed. Let the pattern begin with more segments "
+                "that are no wildcards, or delete subscriptions whose patterns overlap with it"
+            )
 
     def _base_url(self, request: Request) -> str:
         """As the client reached us: workers will be sent there."""

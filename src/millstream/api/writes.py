@@ -11,6 +11,7 @@ from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
 from millstream.http.message import Request
+from millstream.limits import STREAM_PATH_SEGMENTS_MAX
 from millstream.protocol import content_types, json_mode
 from millstream.state.commands import Append, CreateStream, DeleteStream
 from millstream.state.decisions import decide_append, is_final
@@ -139,6 +140,10 @@ class Writes:
                 command.fork_ordinal, command.fork_byte = fork.offset
         self._settle_lifetimes(command)
         decided = self._engine.machine.decide_create(command)
+        if decided is None and key.count(b"/") >= STREAM_PATH_SEGMENTS_MAX:
+            raise InvalidRequest(
+                f"a new stream's path must not have more than {STREAM_PATH_SEGMENTS_MAX} segments"
+            )
         if _needs_fork_place(command, decided):
             self._find_fork_place(request, command)
         elif decided is not None:  # the body does not matter then

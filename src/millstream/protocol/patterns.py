@@ -24,8 +24,16 @@ _WILDCARDS: dict[bytes, Wildcard] = {b"*": Wildcard.ONE, b"**": Wildcard.ANY}
 
 
 def parse_pattern(text: bytes) -> Pattern:
-    """`text` has its escapes resolved like a stream's key, but for `%2A`."""
-    return tuple(_parse_segment(segment) for segment in text.split(b"/"))
+    """`text` has its escapes resolved like a stream's key, but for `%2A`.
+
+    Several `**` in a row are one: they match the same paths, and no more work.
+    """
+    segments: list[Segment] = []
+    for part in text.split(b"/"):
+        segment = _parse_segment(part)
+        if not (segment is Wildcard.ANY and segments and segments[-1] is Wildcard.ANY):
+            segments.append(segment)
+    return tuple(segments)
 
 
 def _parse_segment(segment: bytes) -> Segment:
@@ -40,6 +48,16 @@ def literal_prefix(pattern: Pattern) -> tuple[bytes, ...]:
             break
         prefix.append(segment)
     return tuple(prefix)
+
+
+def weight_of(pattern: Pattern) -> int:
+    """At how many places in the pattern a path may be at once while it is matched.
+
+    Without a `**` it is one; behind the first `**` it may be anywhere.
+    """
+    if Wildcard.ANY not in pattern:
+        return 1
+    return len(pattern) - pattern.index(Wildcard.ANY)
 
 
 def path_of(key: bytes) -> bytes:

@@ -1,6 +1,8 @@
 """Which subscriptions' patterns match a stream: a tree of segments, walked along the path.
 
 A path only meets the patterns that begin like it, so subscriptions to other streams cost nothing.
+Those it meets cost as many steps as it has segments, times the weight of all of them together;
+pattern_load.py keeps count of that.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from millstream.protocol.patterns import (
     Wildcard,
     literal_prefix,
     segments_of,
+    weight_of,
 )
 from millstream.state.buckets import Namespace
+from millstream.state.pattern_load import PatternLoad
 
 
 class _Node:
@@ -32,8 +36,10 @@ class _Node:
 class PatternIndex:
     def __init__(self) -> None:
         self._root = _Node(b"")
+        self._load = PatternLoad()
 
     def add(self, pattern: Pattern, subscription_id: str) -> None:
+        self._load.add(literal_prefix(pattern), weight_of(pattern))
         node = self._root
         for segment in pattern:
             child = node.children.get(segment)
@@ -44,6 +50,7 @@ class PatternIndex:
 
     def remove(self, pattern: Pattern, subscription_id: str) -> None:
         """Leaves no empty branch behind."""
+        self._load.remove(literal_prefix(pattern), weight_of(pattern))
         branch = [self._root]
         for segment in pattern:
             branch.append(branch[-1].children[segment])
@@ -53,6 +60,10 @@ class PatternIndex:
             if child.ids or child.children:
                 return
             del parent.children[segment]
+
+    def load_with(self, pattern: Pattern) -> int:
+        """The weight of all patterns that one path might meet, were this one added."""
+        return self._load.heaviest_through(literal_prefix(pattern)) + weight_of(pattern)
 
     def match(self, key: bytes) -> set[str]:
         if not self._root.children:
@@ -87,13 +98,15 @@ def _after(places: list[_Node], segment: bytes) -> list[_Node]:
 
 
 def _with_empty_wildcards(places: list[_Node]) -> list[_Node]:
-    """Adds what is reached when a `**` stands for nothing; each place once."""
+    """Adds what is reached when a `**` stands for nothing; each place once.
+
+    One step is enough: a pattern never has two `**` in a row.
+    """
     reached = dict.fromkeys(places)
-    for place in reached.copy():
+    for place in places:
         child = place.children.get(Wildcard.ANY)
-        while child is not None:
+        if child is not None:
             reached[child] = None
-            child = child.children.get(Wildcard.ANY)
     return list(reached)
 
 

@@ -17,7 +17,7 @@ from millstream.errors import (
     SubscriptionExists,
 )
 from millstream.protocol.offsets import encode_offset
-from millstream.protocol.patterns import text_of
+from millstream.protocol.patterns import Pattern, text_of
 from millstream.state.commands import (
     CreateSubscription,
     DeleteSubscription,
@@ -108,6 +108,10 @@ class Subscriptions:
         for key in command.streams:
             self._link_explicitly(subscription, key)
         return Done.CREATED
+
+    def pattern_load(self, pattern: Pattern) -> int:
+        """The weight of all patterns that a new stream might meet, were this one among them."""
+        return self._patterns.load_with(pattern)
 
     def adopt(self, subscription: Subscription) -> None:
         """From now on streams that its pattern or its links name find it."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from itertools import pairwise
 
@@ -7,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.protocol.patterns import parse_pattern
+from millstream.protocol.patterns import parse_pattern, weight_of
+from millstream.state import pattern_index
 from millstream.state.buckets import Namespace
 from millstream.state.pattern_index import PatternIndex, matching_keys
+from millstream.state.pattern_load import PatternLoad
 from tests.unit.effort import brief
 
 
@@ -104,10 +107,75 @@ def test_the_index_finds_each_pattern_and_each_pattern_finds_the_same_streams(
     assert not index._root.children
 
 
-def test_no_pattern_makes_matching_run_away() -> None:
+def steps_to_match(patterns: list[bytes], path: bytes, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many places are looked at, all segments of the path together."""
     index = PatternIndex()
-    index.add(parse_pattern(b"**/a/" * 100 + b"b"), "s")
-    assert index.match(b"/".join([b"a"] * 500)) == set()
+    for number, pattern in enumerate(patterns):
+        index.add(parse_pattern(pattern), str(number))
+    looked = 0
+    after = pattern_index._after
+
+    def counted(places: list[pattern_index._Node], segment: bytes) -> list[pattern_index._Node]:
+        nonlocal looked
+        looked += len(places)
+        return after(places, segment)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pattern_index, "_after", counted)
+        index.match(path)
+    return looked
+
+
+def test_a_run_of_wildcards_for_any_number_of_segments_is_one() -> None:
+    assert parse_pattern(b"**/" * 340 + b"a") == parse_pattern(b"**/a")
+    assert parse_pattern(b"a/**/**/*/**/**") == parse_pattern(b"a/**/*/**")
+
+
+def test_a_run_of_wildcards_costs_what_one_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = b"/".join([b"a"] * 500)
+    one = steps_to_match([b"**/b"], path, monkeypatch)
+    assert steps_to_match([b"**/" * 340 + b"b"], path, monkeypatch) == one
+
+
+@pytest.mark.parametrize("part", [b"**/a/", b"**/*/", b"**/a/*/"])
+def test_matching_costs_at_most_the_weight_for_each_segment(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(parts: int, segments: int) -> int:
+        pattern = part * parts + b"b"
+        found = steps_to_match([pattern], b"/".join([b"a"] * segments), monkeypatch)
+        assert found <= (weight_of(parse_pattern(pattern)) + 1) * segments
+        return found
+
+    assert steps(10, 800) < 2.1 * steps(10, 400)  # twice the path, twice the work
+    assert steps(20, 800) < 2.1 * steps(10, 800)  # twice the pattern, twice the work
+
+
+prefixes = st.lists(segments, max_size=4).map(tuple)
+
+
+@given(st.lists(st.tuples(prefixes, st.integers(1, 5)), max_size=12), st.data())
+@brief
+def test_the_load_is_that_of_the_heaviest_way(
+    added: list[tuple[tuple[bytes, ...], int]], data: st.DataObject
+) -> None:
+    load = PatternLoad()
+    for prefix, weight in added:
+        load.add(prefix, weight)
+    for _ in range(data.draw(st.integers(0, len(added)))):
+        load.remove(*added.pop(data.draw(st.integers(0, len(added) - 1))))
+    ways = [
+        (end, sum(weight for prefix, weight in added if end[: len(prefix)] == prefix))
+        for end in itertools.product([b"a", b"b"], repeat=4)
+    ]
+    for length in range(5):
+        for prefix in itertools.product([b"a", b"b"], repeat=length):
+            heaviest = max(total for end, total in ways if end[:length] == prefix)
+            assert load.heaviest_through(prefix) == heaviest
+    for prefix, weight in added:
+        load.remove(prefix, weight)
+    assert load.heaviest_through(()) == 0
+    assert len(load._places) <= 1
 
 
 def test_only_names_that_begin_like_the_pattern_are_looked_at() -> None:
