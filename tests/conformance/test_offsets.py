@@ -53,7 +53,7 @@ def test_a_read_can_start_at_every_offset_ever_returned(api: Api) -> None:
 def test_an_offset_beyond_the_tail_is_refused(memory_api: Api, mode: str) -> None:
     # Reference defect 10: beyond the tail a long-poll answers 200 and nothing, in a hot loop.
     path = memory_api.stream(b"one", b"two")
-    for offset in (token(3, 7), token(2, 7), token(3, 6), token(9, 9), "9" * 16 + "_" + "9" * 16):
+    for offset in (token(3, 7), token(2, 8), token(3, 6), token(9, 9), "9" * 16 + "_" + "9" * 16):
         assert memory_api.get(f"{path}?offset={offset}{mode}").status == 400
     for offset in (base32(3), base32(2**64 - 1), byte_form(7), "9" * 20):
         assert memory_api.get(f"{path}?offset={offset}{mode}").status == 400
@@ -62,7 +62,7 @@ def test_an_offset_beyond_the_tail_is_refused(memory_api: Api, mode: str) -> Non
 @pytest.mark.parametrize("mode", MODES)
 def test_halves_that_do_not_meet_on_a_boundary_are_refused(memory_api: Api, mode: str) -> None:
     path = memory_api.stream(b"one", b"two", b"three")
-    for offset in (token(1, 2), token(1, 6), token(2, 3), token(0, 3), token(1, 0), token(0, 1)):
+    for offset in (token(1, 2), token(1, 5), token(1, 6), token(2, 3), token(0, 3), token(1, 0)):
         assert memory_api.get(f"{path}?offset={offset}{mode}").status == 400
     assert memory_api.get(f"{path}?offset={byte_form(4)}{mode}").status == 400
 
@@ -73,9 +73,48 @@ def test_halves_that_do_not_meet_are_refused_in_json_too(memory_api: Api) -> Non
     second = memory_api.get(f"{path}?offset={first}&max_bytes=1").next_offset
     (one, byte_one), (two, byte_two) = halves(first), halves(second)
     assert (one, two) == (1, 2)
-    for offset in (token(one, byte_two), token(two, byte_one), token(one, byte_one + 1)):
+    for offset in (token(one, byte_two), token(two, byte_one), token(one, byte_one + 2)):
         assert memory_api.get(f"{path}?offset={offset}").status == 400
     assert memory_api.get(f"{path}?offset={byte_form(byte_one + 1)}").status == 400
+
+
+@pytest.mark.parametrize("content_type", [BINARY, JSON])
+@pytest.mark.parametrize("messages", [(b"11", b"222", b"3333"), (b"1", b"2", b"3")])
+def test_one_byte_behind_a_boundary_is_that_boundary(
+    api: Api, content_type: str, messages: tuple[bytes, ...]
+) -> None:
+    # The official Yjs server asks so after it has compacted a document.
+    path = api.stream(*messages, content_type=content_type)
+    offset = START
+    for _ in range(len(messages) + 1):
+        ordinal, byte = halves(offset)
+        exact = api.get(f"{path}?offset={offset}")
+        behind = api.get(f"{path}?offset={token(ordinal, byte + 1)}")
+        assert (behind.status, behind.body) == (200, exact.body)
+        assert behind.next_offset == exact.next_offset
+        assert behind.headers["etag"] == exact.headers["etag"]
+        assert api.get(f"{path}?offset={token(ordinal, byte + 2)}").status == 400
+        offset = api.get(f"{path}?offset={offset}&max_bytes=1").next_offset
+
+
+def test_a_live_read_one_byte_behind_the_tail_waits_there(api: Api) -> None:
+    path = api.stream(b"one", b"two")
+    ordinal, byte = halves(api.tail(path))
+    behind = token(ordinal, byte + 1)
+    waiting = api.wait(f"{path}?offset={behind}&live=long-poll")
+    events = api.events(f"{path}?offset={behind}&live=sse")
+    assert events.until_up_to_date()[-1].json()["streamNextOffset"] == token(ordinal, byte)
+    assert api.append(path, b"three").status == 204
+    polled = waiting.reply()
+    assert (polled.status, polled.body) == (200, b"three")
+    assert events.until_up_to_date()[0].data == "three"
+
+
+def test_what_is_kept_for_good_begins_on_a_real_boundary(memory_api: Api) -> None:
+    source = memory_api.bucketed(b"one", b"two")
+    _, forked = memory_api.fork(source, offset=token(1, 4))
+    assert forked.status == 400
+    assert memory_api.publish(source, token(1, 4)).status == 400
 
 
 @pytest.mark.parametrize("content_type", [BINARY, JSON])

@@ -66,8 +66,14 @@ def wanted_offset(stream: Stream, token: bytes | None) -> Offset:
 
 
 def locate(log: Log, offset: Offset) -> Position:
-    """The position an offset names in a log or window that holds it. Raises InvalidOffset."""
+    """The position an offset names in a log or window that holds it. Raises InvalidOffset.
+
+    One byte behind a boundary is that boundary: some clients ask for "the next one" so. The number
+    of messages says which boundary, so it can be no other one's place.
+    """
     place = resolve_in(log, offset)
+    if place is None and offset.ordinal is not None and offset.byte:
+        place = resolve_in(log, Offset(offset.ordinal, offset.byte - 1))
     if place is None:
         raise InvalidOffset(
             "offset is not a position in this stream; use a value from Stream-Next-Offset"

@@ -65,9 +65,17 @@ def test_no_offset_and_minus_one_are_the_start_and_now_is_the_tail() -> None:
     assert located(stream, b"0000000000000001_0000000000000003") == Position(1, 3)
 
 
+def test_one_byte_behind_a_boundary_is_that_boundary() -> None:
+    stream = stream_of(TEXT, b"one", b"x", b"three")
+    assert located(stream, b"0000000000000000_0000000000000001") == Position(0, 0)
+    assert located(stream, b"0000000000000001_0000000000000004") == Position(1, 3)
+    assert located(stream, b"0000000000000002_0000000000000004") == Position(2, 4)
+    assert located(stream, b"0000000000000003_0000000000000010") == Position(3, 9)
+
+
 @pytest.mark.parametrize(
     "token",
-    [b"0000000000000001_0000000000000004", b"0000000000000003_0000000000000009", b"junk"],
+    [b"0000000000000001_0000000000000005", b"0000000000000003_0000000000000009", b"junk"],
 )
 def test_an_offset_that_is_none_of_this_streams_is_refused(token: bytes) -> None:
     with pytest.raises(InvalidOffset):
