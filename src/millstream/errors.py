@@ -300,6 +300,15 @@ class StartupError(Exception):
     """The server cannot start; the message says what to change. Exit code 2."""
 
 
+class FolderInUse(StartupError):
+    """Another process holds the lock of the data folder."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"data folder {path} is in use by another process; stop it or choose another --data-dir"
+        )
+
+
 class DamagedData(StartupError):
     """Bytes on disk that were acknowledged once do not check out any more."""
 

@@ -13,8 +13,8 @@ from millstream.errors import DamagedData, StartupError
 from millstream.formats.images import HotContent
 from millstream.formats.runs import Run
 from millstream.journal.checkpoints import Checkpoint, checkpoint_name, load_checkpoint
-from millstream.journal.disk import OsDisk
-from millstream.journal.folder import DataFolder
+from millstream.journal.disk import Disk, OsDisk
+from millstream.journal.folder import DataFolder, Places
 from millstream.journal.recovery import holds_whole_log, recover_log
 from millstream.journal.segments import SegmentWriter
 from millstream.state.commands import PublishRuns, decode_command
@@ -48,35 +48,8 @@ def recover(config: Config, folder: DataFolder) -> Recovered:
 
 def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
     disk = OsDisk()
-    checkpoint = load_checkpoint(
-        disk,
-        folder.checkpoints,
-        folder.store_id,
-        catalog.newest_lsn,
-        may_start_over=holds_whole_log(disk, folder.wal),
-    )
-    lsn = _merge(folder, catalog, checkpoint)
-    machine = StateMachine(
-        config.shards,
-        CatalogShelf(catalog),
-        is_tail_lost=catalog.record(RESTORED) is not None,
-    )
-    try:
-        restore_records(machine, ((k, v) for k, v in catalog.records("") if k != RESTORED))
-        for content in () if checkpoint is None else checkpoint.hot:
-            _add_hot(machine, catalog, content)
-    except (ValueError, msgspec.MsgspecError) as error:
-        raise DamagedData(str(folder.catalog), 0, "the state of this store", str(error)) from error
-    replayed = 0
-
-    def replay(lsn: int, payload: bytes) -> None:
-        nonlocal replayed
-        replayed += 1
-        command = decode_command(payload)
-        machine.apply(command)
-        if type(command) is PublishRuns:
-            _let_go(machine, command.runs)
-
+    machine, lsn = load_state(disk, folder, catalog, config.shards)
+    replay = Replay(machine)
     recovered = recover_log(disk, folder.wal, folder.store_id, lsn, replay)
     machine.ended.clear()
     if recovered.cut is not None:
@@ -94,12 +67,58 @@ def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
         "recovered",
         streams=len(machine.names),
         checkpoint_lsn=lsn,
-        records_replayed=replayed,
+        records_replayed=replay.records,
     )
     return Recovered(machine, catalog, writer, recovered.next_lsn - 1)
 
 
-def _merge(folder: DataFolder, catalog: Catalog, checkpoint: Checkpoint | None) -> int:
+def load_state(
+    disk: Disk, folder: Places, catalog: Catalog, shards: int
+) -> tuple[StateMachine, int]:
+    """What catalog and checkpoint hold, and the position of the journal they stand for."""
+    checkpoint = load_checkpoint(
+        disk,
+        folder.checkpoints,
+        folder.store_id,
+        catalog.newest_lsn,
+        may_start_over=holds_whole_log(disk, folder.wal),
+    )
+    lsn = _merge(folder, catalog, checkpoint)
+    hot = () if checkpoint is None else checkpoint.hot
+    return restore_state(folder, catalog, shards, hot), lsn
+
+
+def restore_state(
+    folder: Places, catalog: Catalog, shards: int, hot: Iterable[HotContent]
+) -> StateMachine:
+    """The state of a catalog, and the content that is in no run yet."""
+    is_tail_lost = catalog.record(RESTORED) is not None
+    machine = StateMachine(shards, CatalogShelf(catalog), is_tail_lost=is_tail_lost)
+    try:
+        restore_records(machine, ((k, v) for k, v in catalog.records("") if k != RESTORED))
+        for content in hot:
+            _add_hot(machine, catalog, content)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise DamagedData(str(folder.catalog), 0, "the state of this store", str(error)) from error
+    return machine
+
+
+class Replay:
+    """Applies the records of the log, one after the other."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self.records = 0
+
+    def __call__(self, lsn: int, payload: bytes) -> None:
+        self.records += 1
+        command = decode_command(payload)
+        self._machine.apply(command)
+        if type(command) is PublishRuns:
+            _let_go(self._machine, command.runs)
+
+
+def _merge(folder: Places, catalog: Catalog, checkpoint: Checkpoint | None) -> int:
     """The position that catalog and checkpoint stand for, once the catalog has the checkpoint."""
     is_restored = catalog.record(RESTORED) is not None
     if checkpoint is None and (is_restored or not catalog.newest_lsn):

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from millstream.config import build_config
+from millstream.offline.restore import restore
+from millstream.offline.verify import verify
 from millstream.pipeline.compaction import Rewrite
 from millstream.pipeline.job_client import JobClient, JobRefused
-from millstream.restore import restore
 from millstream.state.images import decode_image
 from millstream.tier.catalog import Catalog
 from millstream.tier.catalog_files import load_shards
 from millstream.tier.objects import ColdSettings
-from millstream.verify import verify
 from tests.cold.backup_world import (
     EAGER,
     QUIET,

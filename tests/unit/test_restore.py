@@ -4,7 +4,7 @@ import msgspec
 
 from millstream.formats.changes import StreamRow
 from millstream.formats.images import Place, StreamImage, SubscriptionImage
-from millstream.restore import Cuts, _cut_subscriptions
+from millstream.offline.restore import Cuts, _cut_subscriptions
 from millstream.state.images import decode_image, encode_image
 
 

@@ -14,8 +14,8 @@ from millstream.cli.flags import add_settings, settings_given
 from millstream.cli.progress import ProgressBar
 from millstream.config import Config, InvalidSetting, build_config, parse_count
 from millstream.errors import StartupError
-from millstream.restore import restore
-from millstream.verify import verify
+from millstream.offline.restore import restore
+from millstream.offline.verify import verify
 
 EXIT_DIFFERENT = 1
 GARBAGE_URL = "/__millstream/garbage"

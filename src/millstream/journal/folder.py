@@ -9,7 +9,7 @@ import re
 import secrets
 from pathlib import Path
 
-from millstream.errors import StartupError
+from millstream.errors import FolderInUse, StartupError
 from millstream.journal.disk import OsDisk, make_folder
 
 FORMAT = 2
@@ -19,56 +19,11 @@ _PARTS = ("wal", "checkpoints", "catalog")
 _STORE_ID = re.compile("[0-9a-f]{32}")
 
 
-class DataFolder:
-    """Locked for this process from construction to `close`."""
+class Places:
+    """Where the parts of a data folder are."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock_fd = _lock(path)
-        try:
-            self.store_id = self._load_identity()
-        except BaseException:
-            os.close(self._lock_fd)
-            raise
-
-    def _load_identity(self) -> str:
-        file = self.path / IDENTITY_FILE
-        try:
-            text = file.read_bytes()
-        except FileNotFoundError:
-            return self._create_identity()
-        except OSError as error:
-            raise StartupError(f"cannot read {file}: {error.strerror}") from error
-        try:
-            identity = json.loads(text)
-            written_format, store_id = int(identity["format"]), str(identity["store_id"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StartupError(f"{file} is not a Millstream identity file: {error}") from error
-        if not _STORE_ID.fullmatch(store_id):
-            raise StartupError(f"{file} is damaged: store_id must be 32 hexadecimal digits")
-        if written_format > FORMAT:
-            raise StartupError(
-                f"data folder {self.path} has format {written_format}, this program reads up to "
-                f"{FORMAT}; run a newer Millstream"
-            )
-        if written_format < FORMAT:
-            raise StartupError(
-                f"data folder {self.path} has format {written_format} from before there was a "
-                "cold tier; copy its streams with a Millstream of that time, or choose another "
-                "--data-dir"
-            )
-        return store_id
-
-    def _create_identity(self) -> str:
-        leftovers = [name for name in _PARTS if (self.path / name).exists()]
-        if leftovers:
-            raise StartupError(
-                f"{self.path} has a {leftovers[0]} folder but no {IDENTITY_FILE}; "
-                "restore that file or choose another --data-dir"
-            )
-        store_id = secrets.token_hex(16)
-        _store_identity(self.path, store_id)
-        return store_id
+    path: Path
+    store_id: str
 
     @property
     def wal(self) -> str:
@@ -86,8 +41,62 @@ class DataFolder:
     def cold(self) -> Path:
         return self.path / "cold"
 
+
+class DataFolder(Places):
+    """Locked for this process from construction to `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock_fd = _lock(path)
+        try:
+            self.store_id = load_identity(path) or self._create_identity()
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+
+    def _create_identity(self) -> str:
+        leftovers = [name for name in _PARTS if (self.path / name).exists()]
+        if leftovers:
+            raise StartupError(
+                f"{self.path} has a {leftovers[0]} folder but no {IDENTITY_FILE}; "
+                "restore that file or choose another --data-dir"
+            )
+        store_id = secrets.token_hex(16)
+        _store_identity(self.path, store_id)
+        return store_id
+
     def close(self) -> None:
         os.close(self._lock_fd)
+
+
+class ReadFolder(Places):
+    """To be looked at only. While it is open no server can start on it; nothing in it is changed.
+
+    `store_id` is for the caller to set, once it is known.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises StartupError when there is no store here, FolderInUse when a server uses it."""
+        self.path = path
+        self._lock_fd: int | None = None
+        if not any((path / name).exists() for name in (IDENTITY_FILE, *_PARTS)):
+            raise StartupError(f"{path} holds no store; check --data-dir")
+        try:
+            self._lock_fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # a copy of a folder: nobody has it open
+        except OSError as error:
+            raise StartupError(f"cannot read {path / LOCK_FILE}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            raise FolderInUse(path) from error
+
+    def close(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
 
 
 class NewFolder:
@@ -110,6 +119,36 @@ class NewFolder:
         os.close(self._lock_fd)
 
 
+def load_identity(path: Path) -> str | None:
+    """Which store the folder says it holds; None: it does not say. Raises StartupError."""
+    file = path / IDENTITY_FILE
+    try:
+        text = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StartupError(f"cannot read {file}: {error.strerror}") from error
+    try:
+        identity = json.loads(text)
+        written_format, store_id = int(identity["format"]), str(identity["store_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StartupError(f"{file} is not a Millstream identity file: {error}") from error
+    if not _STORE_ID.fullmatch(store_id):
+        raise StartupError(f"{file} is damaged: store_id must be 32 hexadecimal digits")
+    if written_format > FORMAT:
+        raise StartupError(
+            f"data folder {path} has format {written_format}, this program reads up to "
+            f"{FORMAT}; run a newer Millstream"
+        )
+    if written_format < FORMAT:
+        raise StartupError(
+            f"data folder {path} has format {written_format} from before there was a "
+            "cold tier; copy its streams with a Millstream of that time, or choose another "
+            "--data-dir"
+        )
+    return store_id
+
+
 def _lock(path: Path) -> int:
     """The file that holds the lock, until it is closed."""
     try:
@@ -121,9 +160,7 @@ def _lock(path: Path) -> int:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(lock_fd)
-        raise StartupError(
-            f"data folder {path} is in use by another process; stop it or choose another --data-dir"
-        ) from error
+        raise FolderInUse(path) from error
     return lock_fd
 
 
