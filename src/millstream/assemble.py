@@ -344,6 +344,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
     tls = _tls_context(config)
     storage = await asyncio.to_thread(open_storage, config, stop)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
+    engine.failed = lambda: stop.request(exit_code=1)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
@@ -360,6 +361,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         _log_request if config.access_log else None,
         is_snapshot_url,
     )
+    engine.abandon = server.abandon
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = PipelineProcess(config, cold.jobs)

@@ -56,7 +56,7 @@ class RetentionRoutes:
             else:
                 self._describe(request, bucket)
 
-        self._engine.submit(command, was_set, None)
+        self._engine.submit(command, was_set, request)
 
     def _describe(self, request: Request, bucket: bytes) -> None:
         found = self._engine.machine.names.buckets.get(bucket)

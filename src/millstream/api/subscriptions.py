@@ -167,13 +167,13 @@ class SubscriptionRoutes:
             respond(request)
             return
 
-        def installed(context: None, outcome: Outcome) -> None:
+        def installed(context: Request, outcome: Outcome) -> None:
             if isinstance(outcome, StreamError):
                 respond_error(request, outcome)
             else:
                 respond(request)
 
-        self._engine.submit(self._new_keys(), installed, None)
+        self._engine.submit(self._new_keys(), installed, request)
 
     def _new_keys(self) -> InstallKeys:
         seed, token_key = secrets.token_bytes(SEED_BYTES), secrets.token_bytes(KEY_BYTES)

@@ -91,7 +91,8 @@ class Checkpointer:
         """However little changed: copies of the catalog and the garbage wait for it."""
         self._timer = self._loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
         changed = self._engine.applied_lsn != self._lsn_of_last
-        if changed and not self._is_running and not self.is_closing:
+        is_possible = not self.is_closing and self._engine.failure is None
+        if changed and not self._is_running and is_possible:
             self._begin()
 
     def _wal_grown(self) -> int:
@@ -99,13 +100,15 @@ class Checkpointer:
 
     def check(self) -> None:
         """Called after every batch; starts a checkpoint when one is due."""
-        if self._is_running or self.is_closing:
+        if self._is_running or self.is_closing or self._engine.failure is not None:
             return
         if self._wal_grown() >= self._wal_bytes or self._changes.dirty_count >= self._dirty_streams:
             self._begin()
 
     def run(self, done: Callable[[], None]) -> None:
         """A checkpoint of all that is applied by now; `done` is called once it is stored."""
+        if self._engine.failure is not None:
+            return  # there will be none
         if self._is_running:
             self._waiting.append(lambda: self.run(done))
         else:
@@ -142,11 +145,23 @@ class Checkpointer:
 
     def _capture(self) -> None:
         """Between two batches, so that everything up to `applied_lsn` is in and nothing else."""
+        if self._engine.failure is not None:
+            self._give_up()
+            return
         records = take_records(self._engine.machine)
         capture = self._changes.begin_capture(self._engine.applied_lsn, records)
         self._take(capture)
 
+    def _give_up(self) -> None:
+        """Memory is not what the log says: nothing of it may get into the catalog."""
+        self._is_given_up = True
+        self._is_running = False
+        self._ended.set()
+
     def _take(self, capture: Capture) -> None:
+        if self._engine.failure is not None:
+            self._give_up()
+            return
         capture.take_some(CAPTURE_STREAMS)
         if not capture.is_complete:
             self._loop.call_soon(self._take, capture)
@@ -206,7 +221,7 @@ class Checkpointer:
         if self._is_running:
             await self._ended.wait()
         is_due = self._wal_grown() >= CLOSING_WAL_BYTES or (is_wanted and self.has_news())
-        if is_due and not self._is_given_up:
+        if is_due and not self._is_given_up and self._engine.failure is None:
             self._is_running = True
             self._ended.clear()
             self._capture()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from operator import length_hint
 from typing import Any, Protocol
+
+import structlog
 
 from millstream.clock import Clock
 from millstream.engine.hot_budget import HotBudget
 from millstream.engine.lifetimes import Deadlines, Lifetimes
-from millstream.errors import StreamError, StreamNotFound
+from millstream.errors import AppendOutcomeUnknown, ShuttingDown, StreamError, StreamNotFound
 from millstream.faults import Faults
 from millstream.journal.contract import Entry, Journal, Reply
 from millstream.state.commands import AnyCommand, Append
@@ -17,6 +20,8 @@ from millstream.state.decisions import gone
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
+
+log = structlog.get_logger("millstream")
 
 
 class Watcher(Protocol):
@@ -51,6 +56,9 @@ class Engine:
         self.watcher_count = 0
         self.hot_budget = HotBudget(journal.submit)
         self.lifetimes = Lifetimes(self)
+        self.failure: Exception | None = None  # apply failed: memory is not what the log says
+        self.failed: Callable[[], None] = _nothing  # told of it, once
+        self.abandon: Callable[[Any], None] = _nothing  # answers who waits behind a context, badly
         self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
         self.attend_subscriptions: Callable[[Iterable[str]], None] | None = None
 
@@ -82,16 +90,31 @@ class Engine:
     # From the journal
 
     def _committed(self, batch: list[Entry], last_lsn: int) -> None:
+        if self.failure is not None:
+            self._refused(batch, _outcome_unknown())
+            return
         apply, apply_append = self.machine.apply, self.machine.apply_append
         watchers, appended, appends = self.watchers, Done.APPENDED, 0
         woken: set[int] = set()
-        for command, reply, context in batch:
-            outcome = apply_append(command) if type(command) is Append else apply(command)
-            reply(context, outcome)
-            if outcome is appended:
-                appends += 1
-                if watchers:
-                    woken.add(command.stream_id)  # type: ignore[union-attr]
+        entries, is_whole = iter(batch), False
+        while not is_whole:  # once, and once more behind every reply that fails
+            outcome: Outcome | None = None
+            try:
+                for command, reply, context in entries:
+                    outcome = None
+                    outcome = apply_append(command) if type(command) is Append else apply(command)
+                    if outcome is appended:
+                        appends += 1
+                        if watchers:
+                            woken.add(command.stream_id)  # type: ignore[union-attr]
+                    reply(context, outcome)
+                is_whole = True
+            except Exception as error:
+                if outcome is None:
+                    self._fail(error, command, last_lsn - length_hint(entries))
+                    self._refused([(command, reply, context), *entries], _outcome_unknown())
+                    return
+                self._reply_failed(error, context)
         self.applied_lsn = last_lsn
         self.appends += appends
         if self.machine.ended:
@@ -101,8 +124,35 @@ class Engine:
             self._attend_subscriptions(woken)
         for stream_id in woken:
             self._wake(stream_id)
-        for call in self.after_batch:
-            call()
+        for call in tuple(self.after_batch):
+            try:
+                call()
+            except Exception as error:
+                self.faults.report("watcher", error)
+
+    def _fail(self, error: Exception, command: AnyCommand, lsn: int) -> None:
+        """The log has a command that memory has not, or half of it: only a restart mends that.
+
+        Nothing is applied any more and nothing may be taken down from this state.
+        """
+        self.failure = error
+        self.faults.report("apply", error)
+        log.error(
+            "a committed command could not be applied; stopping, the log decides at the next start",
+            lsn=lsn,
+            command=type(command).__name__,
+            error=f"{type(error).__name__}: {error}",
+        )
+        self.journal.refuse(ShuttingDown("the server stops after an error; try again later"))
+        self.failed()
+
+    def _reply_failed(self, error: Exception, context: Any) -> None:
+        """Everybody but the one who waits for this very reply is served as if nothing were."""
+        self.faults.report("reply", error)
+        try:
+            self.abandon(context)
+        except Exception as second:
+            self.faults.report("reply", second)
 
     def _attend_subscriptions(self, woken: set[int]) -> None:
         """Once per batch in which any of them changed."""
@@ -111,12 +161,17 @@ class Engine:
         woken.update(subscriptions.grown)
         subscriptions.grown.clear()
         if self.attend_subscriptions is not None:
-            self.attend_subscriptions(stirred)
+            try:
+                self.attend_subscriptions(stirred)
+            except Exception as error:
+                self.faults.report("subscriptions", error)
 
-    @staticmethod
-    def _refused(batch: list[Entry], error: StreamError) -> None:
+    def _refused(self, batch: list[Entry], error: StreamError) -> None:
         for _, reply, context in batch:
-            reply(context, error)
+            try:
+                reply(context, error)
+            except Exception as unexpected:
+                self._reply_failed(unexpected, context)
 
     # Waiting readers
 
@@ -136,13 +191,29 @@ class Engine:
         watching = self.watchers.get(stream_id)
         if watching is not None:
             for watcher in list(watching):
-                watcher.stream_changed()
+                try:
+                    watcher.stream_changed()
+                except Exception as error:
+                    self.faults.report("watcher", error)
 
     def end_watchers(self) -> None:
         for watching in list(self.watchers.values()):
             for watcher in list(watching):
-                watcher.shut_down()
+                try:
+                    watcher.shut_down()
+                except Exception as error:
+                    self.faults.report("watcher", error)
 
 
 def _ignore(context: object, outcome: Outcome) -> None:
     pass
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _outcome_unknown() -> StreamError:
+    return AppendOutcomeUnknown(
+        "the server failed after this was logged: it may be there once the server is back"
+    )

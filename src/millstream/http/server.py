@@ -107,6 +107,16 @@ class Server:
         body = self.error_body("internal_error", "the server failed on this request; see its log")
         request.respond(500, b"content-type: application/json\r\n", body)
 
+    def abandon(self, context: object) -> None:
+        """Whoever waits behind this context (a request, or a tuple with one) gets no real answer:
+        a 500, or a closed connection when an answer has begun."""
+        for part in context if isinstance(context, tuple) else (context,):
+            if isinstance(part, Request) and part.connection.current is part:
+                if part.connection.body_stream is None:
+                    self.respond_crash(part)
+                else:
+                    part.connection.abort()
+
     def stop_listening(self) -> None:
         """No new connections; idle ones end now, the rest after their answer."""
         self.is_closing = True

@@ -62,6 +62,11 @@ class Journal(Protocol):
         """A checkpoint covers everything up to `lsn`: files that hold nothing newer may go."""
         ...
 
+    def refuse(self, error: StreamError) -> None:
+        """From now on nothing is taken any more: whatever is not being written already is refused
+        with this."""
+        ...
+
     async def close(self) -> None:
         """Returns when everything submitted is committed and the files are let go."""
         ...

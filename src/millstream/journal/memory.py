@@ -13,6 +13,7 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.stats = JournalStats()
         self._pending: list[Entry] = []
+        self._refusal: StreamError | None = None
         self._lsn = 0
         self.log_bytes = 0
 
@@ -24,6 +25,7 @@ class MemoryJournal:
     ) -> None:
         self._loop = loop
         self._committed = committed
+        self._refused = refused
 
     def submit(self, entry: Entry) -> None:
         self._pending.append(entry)
@@ -36,11 +38,16 @@ class MemoryJournal:
 
     def _commit(self) -> None:
         batch, self._pending = self._pending, []
-        if batch:
+        if batch and self._refusal is not None:
+            self._refused(batch, self._refusal)
+        elif batch:
             self._lsn += len(batch)
             self.stats.batches += 1
             self.stats.commands += len(batch)
             self._committed(batch, self._lsn)
+
+    def refuse(self, error: StreamError) -> None:
+        self._refusal = error
 
     def retire(self, lsn: int) -> None:
         pass

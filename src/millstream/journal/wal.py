@@ -16,7 +16,7 @@ from time import perf_counter
 
 import structlog
 
-from millstream.errors import AppendOutcomeUnknown, StorageFull, StreamError
+from millstream.errors import AppendOutcomeUnknown, InvalidRequest, StorageFull, StreamError
 from millstream.formats.wal import encode_batch
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats
 from millstream.journal.segments import SegmentWriter
@@ -84,9 +84,37 @@ class WalJournal:
             return
         self._in_flight, self._pending = self._pending, []
         # Encoded here, not on the writer's thread: that one holds the GIL as briefly as it can.
-        payloads = [encode_command(entry[0]) for entry in self._in_flight]
+        try:
+            payloads = [encode_command(entry[0]) for entry in self._in_flight]
+        except Exception:
+            payloads = self._encode_one_by_one()
+        if not payloads:
+            self._batch_back_empty()
+            return
         encoded = encode_batch(payloads, self._writer.next_lsn, self._writer.salt)
         self._batches.put((encoded, len(payloads)))
+
+    def _encode_one_by_one(self) -> list[bytes]:
+        """Who cannot be written down is refused; the others must not wait for it for ever."""
+        payloads, kept = [], []
+        for entry in self._in_flight:
+            try:
+                payloads.append(encode_command(entry[0]))
+                kept.append(entry)
+            except Exception as error:
+                kind = type(entry[0]).__name__
+                log.warning("a command cannot be written down", command=kind, error=str(error))
+                refusal = InvalidRequest(f"a number in it is too large to be kept: {error}")
+                self._refused([entry], refusal)
+        self._in_flight = kept
+        return payloads
+
+    def _batch_back_empty(self) -> None:
+        self._scheduled = False
+        if self._pending:
+            self._scheduled = True
+            self._loop.call_soon(self._start_batch)
+        self._note_drained()
 
     def _batch_back(self, error: StreamError | None) -> None:
         last_lsn = self._writer.next_lsn - 1
@@ -111,6 +139,9 @@ class WalJournal:
         self._broken = AppendOutcomeUnknown(f"the log could not be written: {error}")
         self._batch_back(self._broken)
         self._failed(error)
+
+    def refuse(self, error: StreamError) -> None:
+        self._broken = self._broken or error
 
     def retire(self, lsn: int) -> None:
         self._chores.put(lambda: self._writer.retire(lsn))

@@ -372,7 +372,16 @@ class StateMachine:
             self._remove(stream)
 
     def _remove(self, stream: Stream) -> None:
-        """Takes the stream out, and with it every deleted ancestor that was only kept for it."""
+        """Takes the stream out, and with it every deleted ancestor that was only kept for it.
+
+        A chain of forks may be of any length: this must not call itself.
+        """
+        last: Stream | None = stream
+        while last is not None:
+            last = self._take_out(last)
+
+    def _take_out(self, stream: Stream) -> Stream | None:
+        """Its source, when that is deleted and nobody needs it any more."""
         self.ended.append(stream.stream_id)
         self.changes.touch(stream)
         if not stream.deleted:
@@ -383,17 +392,17 @@ class StateMachine:
         self.changes.trims.pop(stream.stream_id, None)
         stream.deleted = True
         if stream.origin is None:
-            return
+            return None
         source = self.find_by_id(stream.origin.source_id)
         assert source is not None
         self.changes.touch(source)
         source.forks -= 1
         if source.forks:
-            return
+            return None
         if source.deleted:
-            self._remove(source)
-        else:
-            self._let_go(source)
+            return source
+        self._let_go(source)
+        return None
 
     def _leave_names(self, stream: Stream) -> None:
         if stream.subscribers is not None:

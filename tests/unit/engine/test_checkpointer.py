@@ -16,7 +16,7 @@ from millstream.engine.checkpointer import CLOSING_WAL_BYTES, Checkpointer
 from millstream.formats.changes import Changes
 from millstream.journal.checkpoints import Checkpoint, load_checkpoint
 from millstream.limits import CHECKPOINT_FLUSH_BYTES
-from millstream.state.commands import DeleteStream, PublishRuns
+from millstream.state.commands import DeleteStream, Mark, PublishRuns
 from millstream.state.images import restore_hot, restore_stream
 from tests.support.memory_shelf import MemoryShelf
 from tests.unit.engine.cold_office import FOLDER, STORE_ID, ColdOffice, run, until
@@ -406,5 +406,49 @@ def test_a_checkpoint_leaves_the_loop_alone_while_it_is_written(tmp_path: Path) 
         assert office.catalog.runs_from(1, ordinal=0, limit=1) == []
         await office.checkpoint()
         assert len(office.catalog.runs_from(1, ordinal=0, limit=1)) == 1
+
+    run(tmp_path, story)
+
+
+def fail_to_apply(office: ColdOffice) -> None:
+    """What the engine does when a command cannot be applied."""
+    office.engine._fail(ZeroDivisionError("injected"), Mark(0), office.engine.applied_lsn + 1)
+
+
+def test_nothing_is_taken_from_a_state_that_a_command_was_not_applied_to(tmp_path: Path) -> None:
+    async def story(office: ColdOffice) -> None:
+        start(office)
+        await office.create(b"a", data=b"x", count=1)
+        await office.checkpoint()
+        before = loaded(office).lsn
+        await office.append(b"a", b"y")
+        grow_log(office, 10**9)
+        fail_to_apply(office)
+        office.checkpointer.check()
+        office.checkpointer._on_time()
+        told: list[int] = []
+        office.checkpointer.run(lambda: told.append(1))
+        await office.checkpointer.finish(is_wanted=True)
+        await office.checkpointer.close()
+        assert (loaded(office).lsn, office.catalog.lsn, told) == (before, before, [])
+
+    run(tmp_path, story)
+
+
+def test_a_checkpoint_that_is_being_taken_when_that_happens_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer_module, "CAPTURE_STREAMS", 1)
+
+    async def story(office: ColdOffice) -> None:
+        start(office)
+        for number in range(3):
+            await office.create(b"%d" % number, data=b"x", count=1)
+        office.checkpointer.run(lambda: None)
+        await until(lambda: office.machine.changes.epoch == 2, seconds=0)
+        fail_to_apply(office)
+        await office.checkpointer.finish(is_wanted=True)
+        await office.checkpointer.close()
+        assert (office.checkpointer.count, office.catalog.lsn) == (0, 0)
 
     run(tmp_path, story)

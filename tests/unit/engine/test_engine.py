@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from millstream.clock import ManualClock
 from millstream.engine.engine import Engine
-from millstream.errors import StorageFull, StreamClosed, StreamGone, StreamNotFound
+from millstream.errors import (
+    AppendOutcomeUnknown,
+    ShuttingDown,
+    StorageFull,
+    StreamClosed,
+    StreamGone,
+    StreamNotFound,
+)
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import Append, CreateStream
 from millstream.state.machine import StateMachine
-from millstream.state.outcomes import Done
+from millstream.state.outcomes import Done, Outcome
 from tests.unit.engine.world import FakeWatcher, World
 
 
@@ -249,3 +259,153 @@ def test_a_stop_tells_every_watcher_and_lets_it_leave_meanwhile() -> None:
     world.engine.end_watchers()
     assert [watcher.shut_downs for watcher in watchers] == [1, 1, 1]
     assert world.engine.watcher_count == 0
+
+
+# What nobody expected
+
+
+def break_append(world: World, broken: bytes) -> None:
+    """From now on an append of this content cannot be applied, and leaves half of it behind."""
+    apply = world.machine.apply_append
+
+    def apply_append(command: Append) -> Outcome:
+        if command.data == broken:
+            world.machine.by_id[command.stream_id].last_write_ms = -1
+            raise ZeroDivisionError("injected")
+        return apply(command)
+
+    world.machine.apply_append = apply_append  # type: ignore[method-assign]
+
+
+def kinds(world: World) -> list[tuple[Any, Any]]:
+    return [(c, o if isinstance(o, Done) else type(o)) for c, o in world.outcomes]
+
+
+def submit_appends(world: World, stream_id: int, *contents: bytes) -> None:
+    for data in contents:
+        world.submit(Append(world.now_ms, stream_id, data, b"", 1), data)
+
+
+def test_a_reply_that_fails_harms_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    stream = world.create()
+    watcher, abandoned, after = watch(world), list[object](), list[int]()
+    world.engine.abandon = abandoned.append
+    world.engine.after_batch.append(lambda: after.append(world.engine.applied_lsn))
+    world.outcomes.clear()
+
+    def fail(context: object, outcome: Outcome) -> None:
+        raise KeyError("injected")
+
+    submit_appends(world, stream.stream_id, b"one")
+    command = Append(world.now_ms, stream.stream_id, b"two", b"", 1)
+    world.engine.submit(command, fail, "its context")
+    submit_appends(world, stream.stream_id, b"three")
+    world.commit()
+    assert world.outcomes == [(b"one", Done.APPENDED), (b"three", Done.APPENDED)]
+    assert b"".join(stream.log.slices(0, stream.log.tail_byte)) == b"onetwothree"
+    assert watcher.tails == [3]
+    assert (world.engine.appends, world.engine.applied_lsn, after) == (3, 4, [4])
+    assert abandoned == ["its context"]
+    assert world.engine.faults.counts["reply"] == 1
+    assert world.engine.failure is None
+    assert "KeyError: 'injected'" in capsys.readouterr().out
+
+
+def test_who_answers_the_abandoned_may_fail_too() -> None:
+    world = World()
+    stream = world.create()
+    world.outcomes.clear()
+
+    def fail(*_: object) -> None:
+        raise KeyError("injected")
+
+    world.engine.abandon = fail
+    world.engine.submit(Append(world.now_ms, stream.stream_id, b"one", b"", 1), fail, None)
+    submit_appends(world, stream.stream_id, b"two")
+    world.commit()
+    assert world.outcomes == [(b"two", Done.APPENDED)]
+    assert world.engine.faults.counts["reply"] == 2
+
+
+def test_a_refusal_that_cannot_be_told_harms_nobody_else() -> None:
+    world = World()
+    world.journal.is_full = True
+
+    def fail(*_: object) -> None:
+        raise KeyError("injected")
+
+    world.engine.submit(CreateStream(world.now_ms, b"a", b"text/plain"), fail, None)
+    world.submit(CreateStream(world.now_ms, b"b", b"text/plain"), "b")
+    world.commit()
+    assert kinds(world) == [("b", StorageFull)]
+
+
+def test_an_apply_that_fails_ends_it_all_and_what_was_not_applied_is_unknown() -> None:
+    world = World()
+    stream = world.create()
+    watcher, after, told = watch(world), list[int](), list[int]()
+    world.engine.failed = lambda: told.append(world.engine.applied_lsn)
+    world.engine.after_batch.append(lambda: after.append(1))
+    break_append(world, b"two")
+    world.outcomes.clear()
+    submit_appends(world, stream.stream_id, b"one", b"two", b"three")
+    world.commit()
+    assert kinds(world) == [
+        (b"one", Done.APPENDED),
+        (b"two", AppendOutcomeUnknown),
+        (b"three", AppendOutcomeUnknown),
+    ]
+    assert told == [1]
+    assert (watcher.tails, after, world.engine.applied_lsn) == ([], [], 1)
+    assert isinstance(world.engine.failure, ZeroDivisionError)
+    assert world.engine.faults.counts["apply"] == 1
+    assert stream.log.tail_byte == 3
+
+    # Later commands are not even written down, and one that is already is not applied.
+    world.outcomes.clear()
+    submit_appends(world, stream.stream_id, b"four")
+    world.commit()
+    assert kinds(world) == [(b"four", ShuttingDown)]
+    five = Append(world.now_ms, stream.stream_id, b"five", b"", 1)
+    world.engine._committed([(five, world.reply, b"five")], 5)
+    assert kinds(world)[1:] == [(b"five", AppendOutcomeUnknown)]
+    assert stream.log.tail_byte == 3
+    assert told == [1]
+
+
+def test_the_log_says_which_command_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    stream = world.create()
+    break_append(world, b"two")
+    submit_appends(world, stream.stream_id, b"one", b"two", b"three")
+    world.commit()
+    said = capsys.readouterr().out
+    assert "could not be applied" in said
+    assert "ZeroDivisionError: injected" in said
+    assert re.search(r"lsn\S*=\S*3\b", re.sub(r"\x1b\[[0-9]*m", "", said))
+
+
+def test_a_watcher_or_listener_that_fails_does_not_stop_the_others() -> None:
+    world = World()
+    world.create(b"a")
+    watchers = [watch(world), watch(world), watch(world)]
+    after: list[int] = []
+
+    def fail(*_: object) -> None:
+        raise KeyError("injected")
+
+    for watcher in watchers:
+        watcher.when_told = fail
+    world.engine.after_batch[:0] = [fail, lambda: after.append(1)]
+    world.engine.attend_subscriptions = fail
+    world.machine.subscriptions.stirred["s"] = None
+    world.append(b"a")
+    world.commit()
+    assert [watcher.tails for watcher in watchers] == [[1], [1], [1]]
+    assert after == [1]
+    counts = world.engine.faults.counts
+    assert (counts["watcher"], counts["subscriptions"]) == (4, 1)
+    world.engine.end_watchers()
+    assert [watcher.shut_downs for watcher in watchers] == [1, 1, 1]
+    assert world.engine.failure is None

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from millstream.errors import ShuttingDown
 from millstream.journal.contract import Journal
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.wal import WalJournal
@@ -208,5 +209,23 @@ def test_the_statistics_count_batches_and_commands(tell: Tell) -> None:
         await listener.wait_until(lambda: len(listener.numbers) == 10)
         assert journal.stats.commands == 10
         assert journal.stats.batches == len(listener.batches)
+
+    tell(story)
+
+
+def test_a_journal_that_shall_take_nothing_more_refuses_what_is_not_being_written(
+    tell: Tell,
+) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        journal.submit(entry(0))
+        await listener.wait_until(lambda: bool(listener.batches))
+        refusal = ShuttingDown("enough")
+        journal.submit(entry(1))
+        journal.refuse(refusal)
+        journal.submit(entry(2))
+        await listener.wait_until(lambda: bool(listener.refusals))
+        assert listener.refusals == [([1, 2], refusal)]
+        assert listener.numbers == [0]
+        assert journal.depth == 0
 
     tell(story)

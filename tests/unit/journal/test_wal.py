@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from millstream.errors import AppendOutcomeUnknown, StorageFull
+from millstream.errors import AppendOutcomeUnknown, InvalidRequest, ShuttingDown, StorageFull
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry
 from millstream.journal.wal import WalJournal
 from millstream.state.commands import decode_command
@@ -286,3 +286,34 @@ def test_close_returns_though_a_command_came_after_the_failure() -> None:
             await desk.journal.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("numbers", [[2**64], [1, 2**64, 2], [2**64, -(2**63) - 1]])
+def test_a_command_that_cannot_be_written_down_is_refused_and_holds_up_nobody(
+    numbers: list[int],
+) -> None:
+    async def story(desk: Desk) -> None:
+        desk.submit(*numbers)
+        await desk.listener.wait_until(lambda: bool(desk.listener.refusals))
+        await desk.committed(3)
+        refused = [numbers for numbers, _ in desk.listener.refusals]
+        assert refused == [[n] for n in numbers if n not in (1, 2)]
+        assert all(type(error) is InvalidRequest for _, error in desk.listener.refusals)
+        assert desk.listener.numbers == [*(n for n in numbers if n in (1, 2)), 3]
+
+    desk = tell(story)
+    assert desk.durable() == desk.listener.numbers
+
+
+def test_a_journal_that_shall_take_nothing_more_still_tells_of_what_is_being_written() -> None:
+    async def story(desk: Desk) -> None:
+        desk.submit(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the writer has it
+        desk.submit(1)
+        desk.journal.refuse(ShuttingDown("enough"))
+        await desk.listener.wait_until(lambda: bool(desk.listener.refusals))
+        assert desk.listener.numbers == [0]
+        assert [numbers for numbers, _ in desk.listener.refusals] == [[1]]
+
+    assert tell(story).durable() == [0]
