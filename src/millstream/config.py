@@ -129,10 +129,12 @@ class Config:
         20.0, parse_seconds, "TIME", "how long a long-poll waits when the request does not say"
     )
     page_bytes: int = _setting(
-        4 * MIB,
+        0,
         parse_size,
         "SIZE",
-        "most bytes in one read answer (at least one message always fits)",
+        "most bytes in one answer to a read (at least one message always fits); 0: up to the tail, "
+        "and pages of 4 MiB in live answers",
+        default_text="0",
     )
     max_body_bytes: int = _setting(
         64 * MIB, parse_size, "SIZE", "largest request body; larger ones get 413"
@@ -376,8 +378,6 @@ def _check_together(config: Config) -> None:
         raise InvalidSetting("--shards must be at most 1024")
     if config.hot_bytes < 64 * KIB:
         raise InvalidSetting("--hot-bytes must be at least 64KiB")
-    if config.page_bytes < 1:
-        raise InvalidSetting("--page-bytes must be at least 1")
     _check_cold(config)
 
 

@@ -27,6 +27,16 @@ SSE_BUFFER_BYTES = (
 )  # unsent bytes after which a subscriber is fed from the log again, not from memory
 BOOTSTRAP_PIECE_BYTES = 64 * KIB  # of a bootstrap's body made at a time; one message may be larger
 BOOTSTRAP_WINDOW_BYTES = MIB  # loaded at a time of what is cold: about a row group
+PAGE_BYTES = 4 * MIB  # most in one live answer, and in one that asks for pages without a setting
+SINGLE_ANSWER_BYTES = 512 * KIB  # a longer read is written in pieces, as the client takes them
+ANSWER_PIECE_BYTES_MIN = 64 * KIB  # of a long answer; what a slow reader costs, however many
+ANSWER_PIECE_BYTES_MAX = 4 * MIB  # while few do not read: large writes cost half of small ones
+ANSWER_UNSENT_BYTES = 64 * MIB  # of pieces that wait for their readers; then pieces are smallest
+ANSWER_TURN_BYTES = 4 * MIB  # written by all long answers before the loop serves others: 1-2 ms
+ANSWER_WINDOW_BYTES = 2 * MIB  # loaded at a time of what is cold; one more is loaded ahead
+ANSWER_WINDOWS_BYTES = 64 * MIB  # held by all long answers; who is slow loads its window anew
+ANSWER_MESSAGE_OVERHEAD = 12  # bytes that a message costs in a window beside itself
+ANSWER_LOADS_MAX = 32  # windows that long answers load at once; other cold reads come in between
 SMALL_BLOCK_BYTES = (
     64 * KIB
 )  # small appends are merged to blocks of this size; big ones stay as they came

@@ -305,7 +305,6 @@ def test_every_default_is_what_its_own_text_parses_to(setting: dataclasses.Field
         ({"tls_cert": "cert.pem"}, "--tls-key"),
         ({"tls_key": "key.pem"}, "--tls-cert"),
         ({"wal_segment_bytes": "4095"}, "--wal-segment-bytes"),
-        ({"page_bytes": "0"}, "--page-bytes"),
         ({"memory": "true", "data_dir": "x"}, "--data-dir"),
         ({"log_level": "INFO"}, "--log-level"),
         ({"log_format": "xml"}, "--log-format"),

@@ -152,13 +152,14 @@ class Query:
             return b"long-poll"
         raise InvalidRequest("live must be long-poll or sse")
 
-    def max_bytes(self, default: int) -> int:
+    def max_bytes(self, limit: int) -> int | None:
+        """At most the limit; None when the request does not say."""
         text = self.one(b"max_bytes")
         if text is None:
-            return default
+            return None
         if not _STRICT_INTEGER.fullmatch(text) or text == b"0":
             raise InvalidRequest("max_bytes must be a whole number from 1")
-        return min(int(text), default)
+        return min(int(text), limit)
 
     def timeout_seconds(self, default: float) -> float:
         """`timeout=5s` or `timeout_ms=5000`; capped, as proxies end longer waits."""

@@ -49,7 +49,8 @@ class LongPolls:
         token = query.offset()
         if token is None:
             raise InvalidOffset("a live read needs an offset; -1 starts at the beginning")
-        bytes_max = query.max_bytes(self.reads.page_bytes)
+        page_bytes = self.reads.page_bytes
+        bytes_max = query.max_bytes(page_bytes) or page_bytes
         timeout_seconds = query.timeout_seconds(self._timeout_seconds)
         cursor = decode_cursor(query.one(b"cursor"))
         stream = self.reads.find(key)

@@ -8,11 +8,13 @@ from typing import NamedTuple
 from millstream.api import arguments
 from millstream.api.arguments import Query
 from millstream.api.errors import respond_error
+from millstream.api.long_answers import LongAnswers
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.engine.windows import Windows
 from millstream.errors import InvalidOffset, OffsetGone, StreamError
 from millstream.http.message import Request
+from millstream.limits import ANSWER_WINDOW_BYTES, PAGE_BYTES, SINGLE_ANSWER_BYTES
 from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.offsets import (
     BEGINNING_TOKEN,
@@ -43,6 +45,10 @@ class Page(NamedTuple):
 
     start: Position
     end: Position
+
+    @property
+    def size(self) -> int:
+        return self.end.byte - self.start.byte
 
     def reaches_tail(self, stream: Stream) -> bool:
         return self.end.ordinal == stream.log.tail_ordinal
@@ -96,6 +102,13 @@ def page_body(log: Log, page: Page, is_json: bool) -> list[bytes | memoryview]:
     return [b"[", *parts, b"]"]
 
 
+def body_bytes(page: Page, is_json: bool) -> int:
+    """How long the page's body is: an array has brackets, and no comma behind its last message."""
+    if not is_json:
+        return page.size
+    return page.size + 1 if page.size else 2
+
+
 def page_headers(stream: Stream, page: Page) -> bytes:
     """Type, next offset, end offset and, where they are true, up-to-date and closed."""
     headers = b"content-type: %b\r\nstream-next-offset: %b\r\nstream-end-offset: %b\r\n" % (
@@ -110,15 +123,33 @@ def page_headers(stream: Stream, page: Page) -> bytes:
     return headers
 
 
+class Wish(NamedTuple):
+    """What a catch-up read asks for."""
+
+    offset: Offset
+    bytes_max: int | None  # None: everything up to the tail
+    is_now: bool
+
+    def page(self, stream: Stream, log: Log) -> Page:
+        """`log` is the stream's own or a window that holds the offset."""
+        start = locate(log, self.offset)
+        if self.bytes_max is None:
+            return Page(start, tail_position(stream))
+        return plan_page(log, start, self.bytes_max)
+
+
 class Reads:
     def __init__(
         self, engine: Engine, windows: Windows, clock: Clock, store_id: str, page_bytes: int
     ) -> None:
+        """`page_bytes` is 0 when a read that does not ask for pages goes to the tail."""
         self.windows = windows
         self._engine = engine
         self._clock = clock
         self._tag_prefix = store_id[:8].encode()
-        self.page_bytes = page_bytes
+        self.page_bytes = page_bytes or PAGE_BYTES
+        self._goes_to_tail = not page_bytes
+        self._long_answers = LongAnswers(engine.machine, windows, engine.faults)
 
     def find(self, key: bytes) -> Stream:
         """The stream, its sliding lifetime renewed."""
@@ -172,36 +203,36 @@ class Reads:
         bytes_max = query.max_bytes(self.page_bytes)
         stream = self.find(key)
         offset = wanted_offset(stream, token)
-        is_now = arguments.is_now(token)
+        if bytes_max is None and not self._goes_to_tail:
+            bytes_max = self.page_bytes
+        wish = Wish(offset, bytes_max, arguments.is_now(token))
         if stream.is_in_memory(offset):
-            self._respond_page(request, stream, stream.log, offset, bytes_max, is_now)
+            self._respond_page(request, stream, stream.log, wish)
             return
 
         def respond(log: Log) -> None:
-            self._respond_page(request, stream, log, offset, bytes_max, is_now)
+            self._respond_page(request, stream, log, wish)
 
-        self.with_log(request, stream, offset, bytes_max, respond)
+        window_bytes = ANSWER_WINDOW_BYTES if bytes_max is None else bytes_max
+        self.with_log(request, stream, offset, window_bytes, respond)
 
-    def _respond_page(
-        self,
-        request: Request,
-        stream: Stream,
-        log: Log,
-        offset: Offset,
-        bytes_max: int,
-        is_now: bool,
-    ) -> None:
-        page = plan_page(log, locate(log, offset), bytes_max)
+    def _respond_page(self, request: Request, stream: Stream, log: Log, wish: Wish) -> None:
+        page = wish.page(stream, log)
         headers = page_headers(stream, page)
-        if is_now:
-            request.respond(200, headers + NO_STORE, page_body(log, page, stream.is_json))
+        if wish.is_now:
+            headers += NO_STORE
+        else:
+            etag = self.etag(stream, page)
+            headers += CACHEABLE + b"etag: " + etag + b"\r\n"
+            is_asked = b"if-none-match" in request.headers
+            if is_asked and arguments.matches_etag(request.headers, etag):
+                request.respond(304, headers)
+                return
+        if page.size <= SINGLE_ANSWER_BYTES and page.end.byte <= log.tail_byte:
+            request.respond(200, headers, page_body(log, page, stream.is_json))
             return
-        etag = self.etag(stream, page)
-        headers += CACHEABLE + b"etag: " + etag + b"\r\n"
-        if b"if-none-match" in request.headers and arguments.matches_etag(request.headers, etag):
-            request.respond(304, headers)
-            return
-        request.respond(200, headers, page_body(log, page, stream.is_json))
+        body = request.stream(200, headers, body_bytes(page, stream.is_json), is_finite=True)
+        self._long_answers.begin(body, stream, page.start.byte, page.end.byte, log)
 
     def head(self, request: Request, key: bytes) -> None:
         stream = self._engine.find(key, self._clock.now_ms())  # HEAD renews nothing

@@ -58,7 +58,7 @@ class Subscriptions:
         token = query.offset()
         if token is None:
             raise InvalidOffset("a live read needs an offset; -1 starts at the beginning")
-        bytes_max = query.max_bytes(self.page_bytes)
+        bytes_max = query.max_bytes(self.page_bytes) or self.page_bytes
         cursor = decode_cursor(query.one(b"cursor"))
         stream = self._reads.find(key)
         offset = wanted_offset(stream, token)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import httptools
@@ -149,7 +150,9 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A client may close its side and still wait for answers; not with TLS, not on a stream."""
         self.half_closed = True
-        if self.transport is None or self.body_stream is not None:
+        if self.transport is None:
+            return False
+        if self.body_stream is not None and not self.body_stream.is_finite:
             return False
         if self.transport.get_extra_info("sslcontext") is not None:
             return False
@@ -378,22 +381,34 @@ class Connection(asyncio.Protocol):
             parts = [body] if whole else body
             self.transport.writelines([head, *cast("list[bytes]", parts)])
 
-    def start_stream(self, request: Request, status: int, headers: bytes) -> BodyStream:
+    def start_stream(
+        self, request: Request, status: int, headers: bytes, length: int | None, is_finite: bool
+    ) -> BodyStream:
         self.server.count(request.route, status)
-        chunked = request.chunked
-        stream = BodyStream(self, chunked)
+        chunked = request.chunked and length is None
+        stream = BodyStream(self, chunked, is_finite)
         if self.transport is None or self.current is not request:
             stream.ended = True
             return stream
-        headers += b"transfer-encoding: chunked\r\n" if chunked else _CLOSE
+        if length is not None:
+            headers += b"content-length: %d\r\n" % length
+        elif chunked:
+            headers += b"transfer-encoding: chunked\r\n"
+        if not request.keep_alive or self.server.is_closing:
+            headers += _CLOSE
         self.body_stream = stream
         self.write(self.server.leads[status] + headers + b"\r\n")
         if self.server.access_log is not None:
             self.server.access_log(request, status)
         return stream
 
+    def limit_unsent(self, bytes_max: int) -> None:
+        if self.transport is not None:
+            self.transport.set_write_buffer_limits(high=bytes_max)
+
     def stream_ended(self) -> None:
         self.body_stream = None
+        self.limit_unsent(self.server.limits.write_buffer_bytes)
         if self.current is not None:
             self._finish(self.current)
 
@@ -512,6 +527,10 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self.transport is not None:
             self.transport.write(data)
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        if self.transport is not None:
+            self.transport.writelines(parts)
 
     def abort(self) -> None:
         if self.transport is not None:

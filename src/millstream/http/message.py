@@ -40,6 +40,8 @@ class Request(msgspec.Struct, eq=False):
         """`headers` are complete lines, each ending in CRLF. A client that left gets nothing."""
         self.connection.send_response(self, status, headers, body)
 
-    def stream(self, status: int, headers: bytes) -> BodyStream:
-        """Sends the head now; the body follows piece by piece."""
-        return self.connection.start_stream(self, status, headers)
+    def stream(
+        self, status: int, headers: bytes, length: int | None = None, *, is_finite: bool = False
+    ) -> BodyStream:
+        """Sends the head now; the body follows piece by piece, of this length if one is given."""
+        return self.connection.start_stream(self, status, headers, length, is_finite)

@@ -1,8 +1,9 @@
-"""A response body that is written piece by piece: chunked, or until close for HTTP/1.0."""
+"""A response body that is written piece by piece: of a length known before, else chunked, or until
+close for HTTP/1.0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ def encode_chunk(data: bytes) -> bytes:
 class BodyStream:
     """Ends when either side says so. After that, writes are ignored."""
 
-    __slots__ = ("chunked", "connection", "ended", "on_drain", "on_end")
+    __slots__ = ("chunked", "connection", "ended", "is_finite", "on_drain", "on_end")
 
-    def __init__(self, connection: Connection, chunked: bool) -> None:
+    def __init__(self, connection: Connection, chunked: bool, is_finite: bool = False) -> None:
         self.connection = connection
         self.chunked = chunked
+        self.is_finite = is_finite  # it ends by itself: a client that sends no more may wait for it
         self.ended = False
         self.on_drain: Callable[[], None] | None = None  # the client reads again
         self.on_end: Callable[[], None] | None = None  # the client left
@@ -41,6 +43,20 @@ class BodyStream:
     def write(self, data: bytes) -> None:
         if not self.ended:
             self.connection.write(encode_chunk(data) if self.chunked else data)
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """One after the other, without joining them."""
+        if self.ended:
+            return
+        if self.chunked:
+            size = b"%x\r\n" % sum(map(len, parts))
+            parts = (size, *parts, b"\r\n")
+        self.connection.write_parts(parts)
+
+    def keep_unsent_below(self, bytes_max: int) -> None:
+        """`is_blocked` as soon as more than this waits for the client, until this body ends."""
+        if not self.ended:
+            self.connection.limit_unsent(bytes_max)
 
     def end(self) -> None:
         if not self.ended:

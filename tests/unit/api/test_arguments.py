@@ -230,7 +230,7 @@ def test_another_live_mode_is_refused(raw: bytes) -> None:
 
 
 def test_max_bytes_only_lowers_the_page() -> None:
-    assert Query(b"").max_bytes(100) == 100
+    assert Query(b"").max_bytes(100) is None
     assert Query(b"max_bytes=7").max_bytes(100) == 7
     assert Query(b"max_bytes=101").max_bytes(100) == 100
 
