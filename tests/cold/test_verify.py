@@ -72,7 +72,10 @@ def test_what_is_sound_is_called_sound_with_a_summary(store: Store) -> None:
     code, output = store.verify()
     assert code == 0, output
     summary = output.splitlines()[-1]
-    pattern = r"sound: 7 streams, 5 segments with 5 runs of .+, 1 snapshot; copy of the catalog at"
+    pattern = (
+        r"sound: 7 streams with 10 messages, \d+ records? in the log, "
+        r"5 segments with 5 runs of .+, 1 snapshot; copy of the catalog at"
+    )
     assert re.match(pattern, summary), summary
 
 
@@ -85,7 +88,7 @@ def test_a_damaged_page_is_named_with_its_row_group_and_stream(store: Store) -> 
     assert f"{store.name_of(segment)}, row group 0: the CRC32C of row group 0 should be" in line
     assert ", found " in line
     assert "bkt1/s2" in line
-    assert "1 difference in 7 streams" in output
+    assert "1 difference in 7 streams with 10 messages" in output
 
 
 def test_a_missing_object_and_one_cut_short_are_both_named(store: Store) -> None:

@@ -32,9 +32,10 @@ not yet taken to the cold store is lost.
 """
 
 _VERIFY_TEXT = """\
-Check everything a stopped server keeps: the catalog, every segment, every snapshot, and the copy
-of the catalog in the cold store. Exit code 0: all is sound; 1: it is not, and the output says
-where; 2: it could not be checked.
+Check everything a stopped server keeps: the log, the checkpoint, the catalog, every segment, every
+snapshot, and the copy of the catalog in the cold store. The log is replayed into a state that is
+thrown away, and that is compared with all the rest. Nothing is changed. Exit code 0: all is sound;
+1: it is not, and the output says where; 2: it could not be checked.
 """
 
 _GC_TEXT = """\
@@ -126,7 +127,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
     for difference in found.differences:
         print(difference)
     looked_at = (
-        f"{_count(found.streams, 'stream')}, {_count(found.segments, 'segment')} with "
+        f"{_count(found.streams, 'stream')} with {_count(found.messages, 'message')}, "
+        f"{_count(found.records, 'record')} in the log, {_count(found.segments, 'segment')} with "
         f"{_count(found.runs, 'run')} of {_size(found.run_bytes)}, "
         f"{_count(found.snapshots, 'snapshot')}"
     )

@@ -1,39 +1,42 @@
-"""Walks the catalog and everything it refers to in the cold store, for `millstream verify`.
+"""Checks everything that a start would read, and what it would serve, for `millstream verify`.
 
-Nothing is changed. Each difference says which object, where in it, whose content, what was
-expected and what was found.
+Nothing is changed: catalog files are copied, the log is replayed into a state that is thrown away.
+Each difference says which file or object, where in it, whose content, what was expected and what
+was found. What has to fit together is compared in consistency.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 from millstream.config import Config
 from millstream.errors import (
     DamagedBackup,
-    DamagedData,
     DamagedSegment,
     ObjectMissing,
     ObjectTooShort,
     StartupError,
+    StreamError,
 )
-from millstream.formats.images import StreamImage
-from millstream.formats.runs import Run, Segment
-from millstream.journal.checkpoints import load_checkpoint
-from millstream.journal.disk import OsDisk
-from millstream.journal.folder import IDENTITY_FILE, DataFolder
+from millstream.formats.images import HotContent, StreamImage
+from millstream.formats.runs import Run, Segment, segment_name
+from millstream.journal.folder import IDENTITY_FILE, ReadFolder, load_identity
+from millstream.journal.log_walk import Hole, list_log, walk_log
+from millstream.journal.read_only import ReadOnlyDisk
 from millstream.limits import MIB
+from millstream.offline.consistency import Consistency, title
+from millstream.offline.replica import copied_catalog, open_catalog, replay_folder, settle
 from millstream.state.images import decode_image
-from millstream.state.records import BLOB
 from millstream.tier.backup import list_manifests, load_file, load_manifest
 from millstream.tier.blobs import SNAPSHOTS
 from millstream.tier.catalog import Catalog
-from millstream.tier.catalog_files import ROOT_NAME, load_shards
 from millstream.tier.identity import load_owner
 from millstream.tier.objects import ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
@@ -46,6 +49,8 @@ Progress = Callable[[str, int, int], None]  # what, how much of it is done, how 
 
 class Verified(NamedTuple):
     streams: int
+    messages: int  # each counted once, with the stream that it was written to
+    records: int  # of the log
     segments: int
     runs: int
     run_bytes: int
@@ -56,10 +61,8 @@ class Verified(NamedTuple):
 
 
 def verify(config: Config, differences_max: int, progress: Progress) -> Verified:
-    """The server must be stopped. Raises StartupError when there is nothing to look at."""
-    if not (config.data_dir / IDENTITY_FILE).exists():
-        raise StartupError(f"{config.data_dir} holds no store; check --data-dir")
-    folder = DataFolder(config.data_dir)
+    """Raises FolderInUse beside a server, StartupError when there is nothing to look at."""
+    folder = ReadFolder(config.data_dir)
     try:
         return _Walk(config, folder, differences_max, progress).run()
     except OSError as error:
@@ -70,76 +73,129 @@ def verify(config: Config, differences_max: int, progress: Progress) -> Verified
 
 class _Walk:
     def __init__(
-        self, config: Config, folder: DataFolder, differences_max: int, progress: Progress
+        self, config: Config, folder: ReadFolder, differences_max: int, progress: Progress
     ) -> None:
+        self._config = config
         self._folder = folder
         self._max = differences_max
         self._progress = progress
+        self._disk = ReadOnlyDisk()
         self._objects = ObjectStore(cold_settings(config))
         self._reader = SegmentReader(self._objects, CACHE_BYTES)
         self._differences: list[str] = []
-        self._runs = self._run_bytes = self._segments = self._streams = 0
-        self._blobs: Counter[str] = Counter()
+        self._copy = Path()
+        self._consistency = Consistency(progress)
+        self._records = self._segments = self._runs = self._run_bytes = 0
         self._manifest_lsn: int | None = None
 
     def run(self) -> Verified:
         is_complete = self._collect(self._everything())
         return Verified(
-            self._streams,
+            self._consistency.streams,
+            self._consistency.messages,
+            self._records,
             self._segments,
             self._runs,
             self._run_bytes,
-            len(self._blobs),
+            len(self._consistency.blobs),
             self._manifest_lsn,
             self._differences,
             is_complete,
         )
 
     def _collect(self, found: Iterator[str]) -> bool:
+        """Whether all of it was looked at."""
         try:
             for difference in found:
-                self._differences.append(difference)
+                self._add(difference)
                 if len(self._differences) >= self._max:
                     return False
-        except DamagedData as error:  # a file of the catalog: what it says cannot be followed
-            self._differences.append(str(error))
+        except (StartupError, StreamError, sqlite3.Error, ValueError) as error:
+            self._add(str(error))  # what this says cannot be followed any further
+            return False
+        except OSError as error:
+            if error.filename is None or str(self._copy) not in str(error.filename):
+                raise
+            self._add(str(error))
+            return False
+        except Exception as error:
+            if not self._differences:
+                raise
+            self._add(f"what is damaged cannot be followed any further: {error!r}")
             return False
         return True
 
+    def _add(self, difference: str) -> None:
+        """A difference is named by its file, not by the copy of that."""
+        text = difference.replace(str(self._copy), str(self._folder.catalog))
+        if text not in self._differences:
+            self._differences.append(text)
+
     def _everything(self) -> Iterator[str]:
-        owner, store_id = load_owner(self._objects), self._folder.store_id
-        if owner != store_id:
+        store_id = load_identity(self._folder.path)
+        if store_id is None:
+            yield f"{self._folder.path / IDENTITY_FILE}: expected a file, found none"
+            return
+        self._folder.store_id = store_id
+        try:
+            owner: str | None = load_owner(self._objects)
+        except ObjectMissing:
+            owner = None
+        if owner not in (None, store_id):
             yield f"{self._objects.settings.url} belongs to store {owner}, the folder is {store_id}"
             return
-        shards = load_shards(self._folder.catalog / ROOT_NAME)
-        catalog = Catalog.open(self._folder.catalog, shards, store_id)
-        try:
-            yield from self._check_catalog(catalog)
-            yield from self._check_segments(catalog)
-            yield from self._check_snapshots(catalog)
-        finally:
-            catalog.close()
+        with copied_catalog(self._folder) as self._copy:
+            yield from self._check_log()
+            with self._opened() as catalog:
+                yield from self._check_state(catalog, owner)
         yield from self._check_manifest()
 
-    # The catalog
-
-    def _check_catalog(self, catalog: Catalog) -> Iterator[str]:
-        self._progress("checking the catalog", 0, 1)
-        problem = catalog.verify().problem
-        if problem is not None:
-            yield problem
-        self._progress("checking the catalog", 1, 1)
-        total = catalog.count_streams()
-        for row in catalog.stream_rows():
-            self._streams += 1
-            image = decode_image(row.image)
-            yield from _check_extent(image, catalog.extent(row.stream_id))
-            if self._streams % 1000 == 0 or self._streams == total:
-                self._progress("checking streams", self._streams, total)
+    @contextmanager
+    def _opened(self) -> Iterator[Catalog]:
+        catalog = open_catalog(self._folder, self._copy, self._config.shards)
         try:
-            load_checkpoint(OsDisk(), self._folder.checkpoints, self._folder.store_id, catalog.lsn)
-        except DamagedData as error:
+            yield catalog
+        finally:
+            catalog.close()
+
+    # The log
+
+    def _check_log(self) -> Iterator[str]:
+        """Every file, also behind what would stop a start."""
+        files = list_log(self._disk, self._folder.wal, self._folder.store_id)
+        seen = dict.fromkeys((file.path for file in files), 0)
+        for found in walk_log(self._disk, files):
+            if isinstance(found, Hole):
+                yield str(found)
+                continue
+            self._records += 1
+            if not seen[found.file]:
+                seen[found.file] = 1
+                self._progress("reading the log", sum(seen.values()), len(files))
+
+    # The state
+
+    def _check_state(self, catalog: Catalog, owner: str | None) -> Iterator[str]:
+        self._progress("checking the catalog", 0, 1)
+        problems = list(catalog.problems())
+        yield from problems
+        self._progress("checking the catalog", 1, 1)
+        hot: list[HotContent] = []
+        try:
+            machine, lsn = replay_folder(self._disk, self._folder, catalog)
+            hot = settle(machine, catalog, lsn)
+        except (StartupError, StreamError) as error:
             yield str(error)
+            is_whole = False
+        else:
+            is_whole = True
+            if not problems:
+                yield from catalog.problems()
+        if owner is None and catalog.segments():
+            yield f"{self._objects.settings.url}: expected the cold data of this store, found none"
+        yield from self._consistency.check(catalog, hot, is_whole=is_whole)
+        yield from self._check_segments(catalog)
+        yield from self._check_snapshots(catalog)
 
     # Segments
 
@@ -164,6 +220,9 @@ class _Walk:
     def _check_segment(
         self, catalog: Catalog, segment: Segment, runs: Sequence[Run]
     ) -> Iterator[str]:
+        if not segment.name.startswith(_name_start(segment)):
+            made = f"shard {segment.shard} at {segment.created_ms}"
+            yield f"{segment.name}: the catalog says it was made for {made}, its name does not"
         size = self._objects.size(segment.name)
         if size != segment.size:
             found = "no object" if size is None else f"{size} bytes"
@@ -194,32 +253,17 @@ class _Walk:
     # Snapshots
 
     def _check_snapshots(self, catalog: Catalog) -> Iterator[str]:
-        for row in catalog.stream_rows():
-            image = decode_image(row.image)
-            if image.snapshot is None:
-                continue
-            self._blobs[image.snapshot[2]] += 1
-            if self._blobs[image.snapshot[2]] == 1:
-                yield from self._check_blob(image)
-                self._progress("reading snapshots", len(self._blobs), len(self._blobs))
-        if catalog.is_even:
-            yield from self._check_shared(catalog)
-
-    def _check_shared(self, catalog: Catalog) -> Iterator[str]:
-        """Who counts too little will delete a blob that somebody needs."""
-        for blob, users in self._blobs.items():
-            record = catalog.record(BLOB + blob)
-            counted = 1 if record is None else int(record)
-            if counted != users:
-                yield (
-                    f"{SNAPSHOTS}{blob} is the snapshot of {users} streams, "
-                    f"the catalog's record counts {counted}"
-                )
+        blobs = self._consistency.blobs
+        for number, use in enumerate(blobs.values(), 1):
+            image = catalog.image_of(use.stream_id)
+            assert image is not None
+            yield from self._check_blob(decode_image(image))
+            self._progress("reading snapshots", number, len(blobs))
 
     def _check_blob(self, image: StreamImage) -> Iterator[str]:
         assert image.snapshot is not None
         _, _, blob, content_type, size, digest = image.snapshot
-        place = f"{SNAPSHOTS}{blob} (the snapshot of {_title(image)})"
+        place = f"{SNAPSHOTS}{blob} (the snapshot of {title(image)})"
         try:
             data = self._objects.get(SNAPSHOTS + blob)
         except ObjectMissing:
@@ -252,31 +296,15 @@ class _Walk:
             self._progress("reading the copy of the catalog", number, len(manifest.files))
 
 
-def _check_extent(image: StreamImage, extent: tuple[int, int, int] | None) -> Iterator[str]:
-    """All that a stream shows of its own cold content has to lie in runs."""
-    start = max(image.first[0], image.own[0])
-    if start >= image.cold[0]:
-        return
-    if extent is None:
-        found = "no runs"
-    else:
-        first, end_ordinal, end_byte = extent
-        if first <= start and (end_ordinal, end_byte) == image.cold:
-            return
-        found = f"runs of the messages {first} to {end_ordinal - 1} up to byte {end_byte}"
-    expected = f"of the messages {start} to {image.cold[0] - 1} up to byte {image.cold[1]}"
-    yield f"{_title(image)}: expected runs {expected}, found {found}"
-
-
-def _title(image: StreamImage) -> str:
-    return f"stream {image.stream_id}, {image.path.decode(errors='replace')}"
-
-
 def _whose(catalog: Catalog, runs: Iterable[Run]) -> str:
     """Whose content it was."""
     owners = list(dict.fromkeys(run.stream_id for run in runs))
     if not owners:
         return "no live content"
     image = catalog.image_of(owners[0])
-    first = f"stream {owners[0]}" if image is None else _title(decode_image(image))
+    first = f"stream {owners[0]}" if image is None else title(decode_image(image))
     return f"content of {first}" + (f" and {len(owners) - 1} more" if len(owners) > 1 else "")
+
+
+def _name_start(segment: Segment) -> str:
+    return segment_name(segment.shard, segment.created_ms, "").removesuffix(".parquet")

@@ -31,9 +31,11 @@ from millstream.tier.catalog_files import (
     empty_wal,
     open_for_work,
     shard_name,
+    unseal,
+    unseal_record,
 )
 from millstream.tier.catalog_merge import merge_root, merge_shard
-from millstream.tier.catalog_verify import Verified, verify_files
+from millstream.tier.catalog_verify import Verified, find_problems, verify_files
 
 __all__ = [
     "Catalog",
@@ -81,7 +83,7 @@ class Catalog:
 
     def __init__(self, folder: Path, files: list[ReadFile], lsns: list[int]) -> None:
         self._folder = folder
-        self._shards = len(files) - 1
+        self.shards = len(files) - 1
         self._files = files[:-1]
         self._root = files[-1]
         self._lsns = lsns
@@ -127,14 +129,14 @@ class Catalog:
 
     def find(self, path: bytes) -> bytes | None:
         """The image of the stream of that name."""
-        file = self._files[crc32c(path) % self._shards]
+        file = self._files[crc32c(path) % self.shards]
         found = file.rows("SELECT image FROM streams WHERE path = ?", (path,))
-        return found[0][0] if found else None
+        return unseal(file.path, _image_of(path), found[0][0]) if found else None
 
     def find_by_id(self, stream_id: int) -> bytes | None:
-        file = self._files[stream_id % self._shards]
+        file = self._files[stream_id % self.shards]
         found = file.rows("SELECT image FROM streams WHERE stream_id = ?", (stream_id,))
-        return found[0][0] if found else None
+        return unseal(file.path, _image_of(stream_id), found[0][0]) if found else None
 
     def names(
         self, after: bytes, before: bytes | None = None, *, inclusive: bool = False
@@ -176,7 +178,7 @@ class Catalog:
         When the place lies before the first run: from the first run on.
         """
         assert (ordinal is None) != (byte is None), "one of ordinal and byte"
-        shard = stream_id % self._shards
+        shard = stream_id % self.shards
         sql = _RUNS_BY_BYTE if ordinal is None else _RUNS_BY_ORDINAL
         place = byte if ordinal is None else ordinal
         segments: dict[int, Segment] = {}
@@ -194,7 +196,7 @@ class Catalog:
             "SELECT min(first_ordinal), max(first_ordinal + count), max(first_byte + size)"
             " FROM runs WHERE stream_id = ?"
         )
-        [(first, end_ordinal, end_byte)] = self._files[stream_id % self._shards].rows(
+        [(first, end_ordinal, end_byte)] = self._files[stream_id % self.shards].rows(
             sql, (stream_id,)
         )
         return None if first is None else (first, end_ordinal, end_byte)
@@ -204,11 +206,11 @@ class Catalog:
         sql = (
             "SELECT 1 FROM segments WHERE name = ?1 UNION ALL SELECT 1 FROM garbage WHERE name = ?1"
         )
-        return shard < self._shards and bool(self._files[shard].rows(sql, (name,)))
+        return shard < self.shards and bool(self._files[shard].rows(sql, (name,)))
 
     def record(self, key: str) -> bytes | None:
         found = self._root.rows("SELECT value FROM records WHERE key = ?", (key,))
-        return found[0][0] if found else None
+        return unseal_record(self._root.path, key, found[0][0]) if found else None
 
     def records(self, prefix: str) -> Iterator[tuple[str, bytes]]:
         """In the order of the keys."""
@@ -218,7 +220,7 @@ class Catalog:
             for key, value in found:
                 if not key.startswith(prefix):
                     return
-                yield key, value
+                yield key, unseal_record(self._root.path, key, value)
             found = self._root.rows(sql.format(">"), (found[-1][0],))
 
     def count_streams(self) -> int:
@@ -237,11 +239,11 @@ class Catalog:
         assert min(self._lsns) == started or changes.lsn == started, (
             f"changes up to {changes.lsn} before those up to {started} are merged everywhere"
         )
-        for number, part in enumerate(split(changes, self._shards)):
+        for number, part in enumerate(split(changes, self.shards)):
             self._merge_file(number, part)
 
     def _merge_file(self, number: int, part: Changes) -> None:
-        is_root = number == self._shards
+        is_root = number == self.shards
         with open_for_work(self._path(None if is_root else number)) as db:
             merge = merge_root if is_root else merge_shard
             merge(db, part)
@@ -255,14 +257,14 @@ class Catalog:
         """Objects nothing refers to any more."""
         return [
             Garbage(*row)
-            for shard in range(self._shards)
+            for shard in range(self.shards)
             for row in self._work_rows(shard, "SELECT name, size, since_lsn FROM garbage")
         ]
 
     def forget_garbage(self, names: Iterable[str]) -> None:
         """These objects are gone."""
         gone = [(name,) for name in names]
-        for shard in range(self._shards if gone else 0):
+        for shard in range(self.shards if gone else 0):
             with open_for_work(self._path(shard)) as db:
                 db.execute("BEGIN IMMEDIATE")
                 db.executemany("DELETE FROM garbage WHERE name = ?", gone)
@@ -272,7 +274,7 @@ class Catalog:
         """Those of one shard, or of all; the oldest of a shard first."""
         return [
             SegmentUse(Segment(name, number, *rest), live_bytes, live_runs)
-            for number in (range(self._shards) if shard is None else [shard])
+            for number in (range(self.shards) if shard is None else [shard])
             for live_bytes, live_runs, name, *rest in self._work_rows(
                 number, f"SELECT live_bytes, live_runs, {_SEGMENT} FROM segments s ORDER BY segment"
             )
@@ -311,7 +313,7 @@ class Catalog:
             f" WHERE s.path >= ?1 AND s.path < ?2 AND s.listed = 1 AND {which} GROUP BY r.stream_id"
         )
         found: list[tuple[int, int, int]] = []
-        for shard in range(self._shards):
+        for shard in range(self.shards):
             with open_for_work(self._path(shard)) as db:
                 found += db.execute(sql, (bucket + b"/", bucket + b"0", limit)).fetchall()
         return found
@@ -319,7 +321,7 @@ class Catalog:
     def live_runs(self, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
         """What is left of these segments, ordered by stream and ordinal."""
         return merge_sorted(
-            *(self._live_runs(shard, names) for shard in range(self._shards)),
+            *(self._live_runs(shard, names) for shard in range(self.shards)),
             key=lambda found: (found[1].stream_id, found[1].first_ordinal),
         )
 
@@ -346,7 +348,7 @@ class Catalog:
     def stream_rows(self) -> Iterator[StreamRow]:
         """Every stream, in the order of the ids, which is that of their births."""
         return merge_sorted(
-            *(self._stream_rows(shard) for shard in range(self._shards)),
+            *(self._stream_rows(shard) for shard in range(self.shards)),
             key=lambda row: row.stream_id,
         )
 
@@ -355,23 +357,24 @@ class Catalog:
             "SELECT stream_id, path, deadline_ms, listed, created_ms, image FROM streams"
             " ORDER BY stream_id"
         )
-        with open_for_work(self._path(shard)) as db:
-            for stream_id, path, deadline_ms, listed, created_ms, image in db.execute(sql):
+        file = self._path(shard)
+        with open_for_work(file) as db:
+            for stream_id, path, deadline_ms, listed, created_ms, sealed in db.execute(sql):
+                image = unseal(file, _image_of(stream_id), sealed)
                 yield StreamRow(stream_id, path, deadline_ms, bool(listed), created_ms, image)
 
     def image_of(self, stream_id: int) -> bytes | None:
-        rows = self._work_rows(
-            stream_id % self._shards, "SELECT image FROM streams WHERE stream_id = ?", stream_id
-        )
-        return rows[0][0] if rows else None
+        shard = stream_id % self.shards
+        rows = self._work_rows(shard, "SELECT image FROM streams WHERE stream_id = ?", stream_id)
+        return unseal(self._path(shard), _image_of(stream_id), rows[0][0]) if rows else None
 
     def file_names(self) -> dict[str, int | None]:
         """Every file and the shard it is for; None: the root file."""
-        return {**{shard_name(shard): shard for shard in range(self._shards)}, ROOT_NAME: None}
+        return {**{shard_name(shard): shard for shard in range(self.shards)}, ROOT_NAME: None}
 
     def changed_lsn(self, shard: int | None) -> int:
         """The position of the last merge that changed this file; 0: none since it was opened."""
-        return self._changed_lsns[self._shards if shard is None else shard]
+        return self._changed_lsns[self.shards if shard is None else shard]
 
     def back_up(self, shard: int | None, to: Path) -> int:
         """A copy of one shard's file (None: the root file) as of one moment; its lsn.
@@ -385,7 +388,11 @@ class Catalog:
 
     def verify(self) -> Verified:
         """Walks everything; stops at the first thing that does not fit."""
-        return verify_files([self._path(shard) for shard in range(self._shards)], self._path(None))
+        return verify_files([self._path(shard) for shard in range(self.shards)], self._path(None))
+
+    def problems(self) -> Iterator[str]:
+        """Everything that does not fit. Raises DamagedData where it cannot go on."""
+        return find_problems([self._path(shard) for shard in range(self.shards)], self._path(None))
 
     def _work_rows(self, shard: int, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with open_for_work(self._path(shard)) as db:
@@ -410,6 +417,10 @@ def _names(
         if len(found) < _NAMES_AT_ONCE:
             return
         after = found[-1][0]
+
+
+def _image_of(stream: int | bytes) -> str:
+    return f"image of stream {stream!r}"
 
 
 def _check_unused(folder: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millstream.errors import DamagedData, StartupError
+from millstream.formats.wal import crc32c
 
-FORMAT = 1
+FORMAT = 2  # 1: images and records without a checksum; an open catalog is brought here
 APPLICATION_ID = 0x4D53_4341  # "MSCA"
 ROOT_NAME = "root.sqlite"
 _NEW_SUFFIX = ".new"
@@ -98,6 +99,40 @@ END;
 """
 
 
+_SEAL_BYTES = 4
+
+
+def seal(value: bytes) -> bytes:
+    """With its CRC32C behind it: SQLite notices damage to its own structure, not to a value."""
+    return value + crc32c(value).to_bytes(_SEAL_BYTES, "little")
+
+
+def unseal(path: Path, what: str, sealed: bytes) -> bytes:
+    """The value, once it is what was stored."""
+    if not isinstance(sealed, bytes):
+        raise DamagedData(str(path), 0, f"bytes as the {what}", f"{sealed!r:.40}")
+    value, found = sealed[:-_SEAL_BYTES], sealed[-_SEAL_BYTES:]
+    expected = crc32c(value).to_bytes(_SEAL_BYTES, "little")
+    if found != expected:
+        raise DamagedData(
+            str(path), 0, f"CRC32C {expected.hex()} behind the {what}", found.hex() or "nothing"
+        )
+    return value
+
+
+def seal_record(key: str, value: bytes) -> bytes:
+    """The checksum is of the key too."""
+    return value + crc32c(key.encode() + value).to_bytes(_SEAL_BYTES, "little")
+
+
+def unseal_record(path: Path, key: str, sealed: bytes) -> bytes:
+    what = f"record {key!r}"
+    if not isinstance(sealed, bytes):
+        raise DamagedData(str(path), 0, f"bytes as the {what}", f"{sealed!r:.40}")
+    unseal(path, what, key.encode() + sealed)
+    return sealed[:-_SEAL_BYTES]
+
+
 class Meta(NamedTuple):
     store_id: str
     shards: int
@@ -118,7 +153,14 @@ def as_ours(path: Path, error: sqlite3.Error) -> Exception:
         return OSError(errno.ENOSPC, f"no room to write: {error}", str(path))
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
         return OSError(errno.EIO, str(error), str(path))
+    if code in (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH):
+        return DamagedData(str(path), 0, "what the checkpoint was made for", str(error))
+    if code in (0, sqlite3.SQLITE_ERROR) and str(error).startswith(_DAMAGED):
+        return DamagedData(str(path), 0, "the tables of a catalog", str(error))
     return error
+
+
+_DAMAGED = ("no such", "malformed", "Could not decode")  # how SQLite's messages begin then
 
 
 class ReadFile:
@@ -149,6 +191,8 @@ class ReadFile:
                 f"{self.path} has format {written_format}, this program reads up to {FORMAT}; "
                 "run a newer Millstream"
             )
+        if written_format < FORMAT:
+            _upgrade(self.path, self._db, written_format)
         self.rows("PRAGMA query_only = ON")
         metas = self.rows("SELECT store_id, shards, shard, lsn FROM meta")
         if len(metas) != 1:
@@ -192,6 +236,25 @@ def load_shards(path: Path) -> int:
         file.close()
 
 
+def _upgrade(path: Path, db: sqlite3.Connection, written_format: int) -> None:
+    """From format 1: every image and every record gets its checksum. All of them or none."""
+    if written_format != 1:
+        raise DamagedData(str(path), 60, f"format 1 or {FORMAT}", str(written_format))
+    try:
+        db.create_function("seal", 1, seal, deterministic=True)
+        db.create_function("seal_record", 2, seal_record, deterministic=True)
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'streams'").fetchall():
+            db.execute("UPDATE streams SET image = seal(image)")
+        else:
+            db.execute("UPDATE records SET value = seal_record(key, value)")
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+        db.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise as_ours(path, error) from error
+
+
 def set_lsn(path: Path, lsn: int) -> None:
     """For a copy that belongs to a newer position because nothing changed in between."""
     with open_for_work(path) as db:
@@ -232,6 +295,21 @@ def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise as_ours(path, error) from error
     return db
+
+
+def expected_schema(is_root: bool) -> dict[str, str]:
+    """The text of every table, index and trigger that a file has, by name."""
+    db = sqlite3.connect(":memory:")
+    try:
+        db.executescript(_META + (_ROOT if is_root else _SHARD))
+        return load_schema(db)
+    finally:
+        db.close()
+
+
+def load_schema(db: sqlite3.Connection) -> dict[str, str]:
+    sql = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+    return dict(db.execute(sql).fetchall())
 
 
 def create_files(folder: Path, shards: int, store_id: str) -> None:

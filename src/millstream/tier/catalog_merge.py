@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 
 from millstream.formats.changes import Changes, Replacement
 from millstream.formats.runs import Run, Segment
+from millstream.tier.catalog_files import seal, seal_record
 
 _ROWS_AT_ONCE = 200
 
@@ -58,7 +59,9 @@ def merge_root(db: sqlite3.Connection, changes: Changes) -> None:
             last = dict(changes.records)
             gone = [(key,) for key, value in last.items() if value is None]
             _in_batches(db, "DELETE FROM records WHERE key IN (VALUES {})", gone)
-            kept = [(key, value) for key, value in last.items() if value is not None]
+            kept = [
+                (key, seal_record(key, value)) for key, value in last.items() if value is not None
+            ]
             _in_batches(db, _PUT_RECORDS, kept)
 
 
@@ -93,7 +96,9 @@ def _merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
     gone = [(stream_id,) for stream_id in changes.removed]
     _in_batches(db, "DELETE FROM runs WHERE stream_id IN (VALUES {})", gone)
     _in_batches(db, "DELETE FROM streams WHERE stream_id IN (VALUES {})", gone)
-    _in_batches(db, _PUT_STREAMS, (astuple(row) for row in changes.streams))
+    _in_batches(
+        db, _PUT_STREAMS, ((*astuple(row)[:-1], seal(row.image)) for row in changes.streams)
+    )
     _in_batches(db, _PUT_INDEXED, (astuple(row)[:-1] for row in changes.streams))
     db.execute(
         "DELETE FROM runs WHERE segment > ? AND stream_id NOT IN (SELECT stream_id FROM streams)",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millstream.formats.wal import crc32c
-from millstream.tier.catalog_files import open_for_work
+from millstream.tier.catalog_files import expected_schema, load_schema, open_for_work
 
 
 class Verified(NamedTuple):
@@ -62,6 +62,11 @@ _RULES = (
         "segment {0} is live and garbage at once",
     ),
     (
+        "SELECT seq, (SELECT max(segment) FROM segments) AS last FROM sqlite_sequence"
+        " WHERE name = 'segments' AND seq < last",
+        "segment numbers were given up to {0}, found segment {1}",
+    ),
+    (
         "SELECT streams, (SELECT count(*) FROM streams) AS found FROM meta WHERE streams <> found",
         "meta counts {0} streams, found {1}",
     ),
@@ -69,24 +74,31 @@ _RULES = (
 
 
 def verify_files(shards: Sequence[Path], root: Path) -> Verified:
+    """Stops at the first problem."""
     streams = segments = runs = 0
-    problem: str | None = None
-    for shard, path in enumerate(shards):
+    for path in shards:
         with open_for_work(path) as db:
             streams += _count(db, "streams")
             segments += _count(db, "segments")
             runs += _count(db, "runs")
-            problem = next(_problems(db, path, shard, len(shards)), None)
-        if problem is not None:
-            break
-    else:
-        with open_for_work(root) as db:
-            problem = next(_unsound_pages(db, root), None)
-    return Verified(streams, segments, runs, problem)
+    return Verified(streams, segments, runs, next(find_problems(shards, root), None))
+
+
+def find_problems(shards: Sequence[Path], root: Path) -> Iterator[str]:
+    """Everything that does not fit, file by file. A file whose pages are unsound is not followed
+    any further. Raises DamagedData for one that cannot be opened at all."""
+    for shard, path in enumerate(shards):
+        with open_for_work(path) as db:
+            yield from _problems(db, path, shard, len(shards))
+    with open_for_work(root) as db:
+        yield from _unsound(db, root, is_root=True)
 
 
 def _problems(db: sqlite3.Connection, path: Path, shard: int, shards: int) -> Iterator[str]:
-    yield from _unsound_pages(db, path)
+    unsound = list(_unsound(db, path, is_root=False))
+    if unsound:
+        yield from unsound
+        return
     for stream_id, name in db.execute("SELECT stream_id, path FROM streams"):
         if stream_id % shards != shard or crc32c(name) % shards != shard:
             yield f"{path}: stream {stream_id}, path {name!r}, does not belong to shard {shard}"
@@ -95,10 +107,14 @@ def _problems(db: sqlite3.Connection, path: Path, shard: int, shards: int) -> It
             yield f"{path}: {text.format(*row)}"
 
 
-def _unsound_pages(db: sqlite3.Connection, path: Path) -> Iterator[str]:
+def _unsound(db: sqlite3.Connection, path: Path, *, is_root: bool) -> Iterator[str]:
     for (finding,) in db.execute("PRAGMA integrity_check(1)"):
         if finding != "ok":
             yield f"{path} is damaged: {finding}"
+    expected, found = expected_schema(is_root), load_schema(db)
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            yield f"{path} is damaged: the definition of {name} is not that of a catalog"
 
 
 def _count(db: sqlite3.Connection, table: str) -> int:

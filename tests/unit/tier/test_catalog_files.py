@@ -52,6 +52,45 @@ def test_what_was_merged_is_there_after_opening_again(used: Path) -> None:
     catalog.close()
 
 
+def test_a_catalog_without_checksums_gets_them_when_it_is_opened(used: Path) -> None:
+    """As it was before: images and records as they are, format 1."""
+    for path in used.glob("*.sqlite"):
+        table, column = ("records", "value") if path.name == "root.sqlite" else ("streams", "image")
+        execute(path, f"UPDATE {table} SET {column} = substr({column}, 1, length({column}) - 4)")
+        execute(path, "PRAGMA user_version = 1")
+    for _ in range(2):
+        catalog = open_catalog(used)
+        assert [row.image for row in catalog.stream_rows()] == [b"image"] * 500
+        assert list(catalog.records("")) == [("a", b"1")]
+        catalog.close()
+
+
+def test_a_value_that_is_not_what_was_stored_is_refused_by_file_and_stream(used: Path) -> None:
+    [row, *_] = rows(1)
+    for path in used.glob("shard*.sqlite"):
+        execute(path, "UPDATE streams SET image = CAST(replace(image, 'mag', 'mog') AS BLOB)")
+    execute(used / "root.sqlite", "UPDATE records SET key = 'b'")
+    catalog = open_catalog(used)
+    with pytest.raises(DamagedData, match=rf"shard-.*image of stream {row.stream_id}"):
+        catalog.find_by_id(row.stream_id)
+    with pytest.raises(DamagedData, match=r"shard-.*image of stream b'stream 00000'"):
+        catalog.find(row.path)
+    with pytest.raises(DamagedData, match=r"root\.sqlite.*record 'b'"):
+        catalog.record("b")
+    catalog.close()
+
+
+@pytest.mark.parametrize("value", ["'image as text'", "12", "X'00'", "CAST(X'FFFE' AS TEXT)"])
+def test_a_value_of_another_kind_is_damage_too(used: Path, value: str) -> None:
+    [row, *_] = rows(1)
+    for path in used.glob("shard*.sqlite"):
+        execute(path, f"UPDATE streams SET image = {value}")
+    catalog = open_catalog(used)
+    with pytest.raises(DamagedData, match="shard-"):
+        catalog.find_by_id(row.stream_id)
+    catalog.close()
+
+
 def test_another_number_of_shards_is_refused_with_the_number_to_give(used: Path) -> None:
     with pytest.raises(StartupError, match="start with --shards 3"):
         Catalog.open(used, 16, STORE)
