@@ -10,6 +10,7 @@ STREAM_PATH_SEGMENTS_MAX = 64  # of a new stream: matching patterns takes a step
 PRODUCER_ID_BYTES_MAX = 1024  # kept for ever per producer, so it must stay small
 STREAM_SEQ_BYTES_MAX = 4 * KIB  # the official suite sends long ones; still far below a header block
 INTEGER_MAX = 2**53 - 1  # epochs and sequences must survive a JavaScript number
+STORED_INTEGER_MAX = 2**63 - 1  # what SQLite, Parquet and MessagePack all keep
 TTL_SECONDS_MAX = (
     100 * 365 * 86_400
 )  # a century; beyond it arithmetic on dates stops meaning anything

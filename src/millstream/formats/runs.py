@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.limits import STORED_INTEGER_MAX
+
 
 class Run(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A contiguous piece of one stream's content inside one row group of one segment.
@@ -47,3 +49,25 @@ class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
 def segment_name(shard: int, created_ms: int, random_hex: str) -> str:
     """The object name of a segment, below the cold root."""
     return f"segments/{shard:04d}/{created_ms:013d}-{random_hex}.parquet"
+
+
+def is_run_sound(run: Run) -> bool:
+    """Whether every table can keep it."""
+    return (
+        run.count > 0
+        and run.size >= 0
+        and run.first_ordinal >= 0
+        and run.first_byte >= 0
+        and run.end_ordinal <= STORED_INTEGER_MAX
+        and run.end_byte <= STORED_INTEGER_MAX
+        and 0 <= run.row_group <= STORED_INTEGER_MAX
+        and 0 <= run.row <= STORED_INTEGER_MAX
+        and 0 <= run.crc <= STORED_INTEGER_MAX
+    )
+
+
+def is_segment_sound(segment: Segment, shards: int) -> bool:
+    return 0 <= segment.shard < shards and all(
+        0 <= number <= STORED_INTEGER_MAX
+        for number in (segment.size, segment.footer_bytes, segment.rows, segment.created_ms)
+    )

@@ -68,7 +68,7 @@ def path_of(key: bytes) -> bytes:
 
 def text_of(key: bytes) -> str:
     """The same as text."""
-    return path_of(key).decode()
+    return path_of(key).decode(errors="replace")
 
 
 def segments_of(key: bytes) -> list[bytes]:

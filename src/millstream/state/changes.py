@@ -13,6 +13,7 @@ from typing import NamedTuple
 from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.images import HotContent, StreamImage
 from millstream.formats.runs import Run, Segment
+from millstream.limits import STORED_INTEGER_MAX
 from millstream.state.buckets import Namespace
 from millstream.state.images import encode_image, hot_content, image_of
 from millstream.state.log import Block, PublishedRun
@@ -61,6 +62,8 @@ class Capture:
             self.hot.append((stream, log.unpublished()))
         if stream.epoch == self.epoch:
             deadline_ms = None if stream.deleted else stream.deadline_ms(stream.touched_ms)
+            if deadline_ms is not None:
+                deadline_ms = min(max(deadline_ms, 0), STORED_INTEGER_MAX)
             runs = [] if log.runs is None else log.runs.copy()
             self.streams.append(CapturedStream(stream, image_of(stream), deadline_ms, runs))
 

@@ -6,6 +6,8 @@ a default, so that an old log still reads.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from millstream.formats.runs import Run, Segment
@@ -14,7 +16,7 @@ from millstream.formats.runs import Run, Segment
 class Command(msgspec.Struct, array_like=True, tag_field="kind", gc=False):
     """Base of all commands. `now_ms` is the clock reading that apply goes by."""
 
-    now_ms: int
+    now_ms: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class CreateStream(Command, tag=1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import byteorder
+
 from millstream.errors import (
     BucketNotFound,
     ContentTypeMismatch,
@@ -159,11 +161,27 @@ def _same_origin(existing: Stream, command: CreateStream) -> bool:
     )
 
 
+def holds_together(command: Append | CreateStream) -> bool:
+    """Whether the content is as many messages as it says."""
+    if not command.count:
+        return True
+    if not command.ends:
+        return command.count == 1 and bool(command.data)
+    is_counted = len(command.ends) == 4 * command.count
+    return is_counted and int.from_bytes(command.ends[-4:], byteorder) == len(command.data)
+
+
+def content_torn() -> StreamError:
+    return InvalidRequest("the messages do not add up to the content")
+
+
 def fork_places(
     source: Stream, command: CreateStream
 ) -> tuple[tuple[int, int], tuple[int, int]] | StreamError:
     """Where a fork leaves its source, as asked for, and where its content is cut."""
     tail = source.log.tail_ordinal, source.log.tail_byte
+    if command.fork_sub_offset < 0:
+        return InvalidRequest("Stream-Fork-Sub-Offset must be a whole number")
     if command.fork_ordinal is None and command.fork_byte is None:
         if command.fork_sub_offset:
             return beyond_tail()
@@ -174,7 +192,11 @@ def fork_places(
     place = command.fork_place
     if place is not None and place[0] == source.stream_id:
         _, ordinal, byte, cut_ordinal, cut_byte = place
-        return (ordinal, byte), (cut_ordinal, cut_byte)
+        first = source.log.first_ordinal, source.log.first_byte
+        is_inside = first[0] <= ordinal <= cut_ordinal <= tail[0]
+        if is_inside and first[1] <= byte <= cut_byte <= tail[1]:
+            return (ordinal, byte), (cut_ordinal, cut_byte)
+        return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")
     anchor = source.resolve_unpublished(offset)
     if anchor is None:
         return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")

@@ -14,10 +14,12 @@ from millstream.errors import (
     BucketNotEmpty,
     ContentTypeMismatch,
     ForkSourceUnavailable,
+    InvalidRequest,
     StreamError,
     StreamNotFound,
 )
 from millstream.formats.changes import Replacement
+from millstream.formats.runs import is_run_sound, is_segment_sound
 from millstream.formats.wal import crc32c
 from millstream.protocol import content_types
 from millstream.protocol.offsets import Offset
@@ -41,11 +43,13 @@ from millstream.state.commands import (
 )
 from millstream.state.decisions import (
     bucket_not_found,
+    content_torn,
     decide_append,
     decide_existing,
     decide_publish,
     fork_places,
     gone,
+    holds_together,
     name_kept_for_forks,
 )
 from millstream.state.log import decode_ends
@@ -114,6 +118,8 @@ class StateMachine:
 
     def _apply_create(self, command: CreateStream) -> Outcome:
         decided = self.decide_create(command)
+        if decided is None and not holds_together(command):
+            decided = content_torn()
         if decided is not None:
             return decided
         expired = self.find(command.path)
@@ -277,10 +283,14 @@ class StateMachine:
 
     def _apply_publish_runs(self, command: PublishRuns) -> Outcome:
         """Runs of streams that ended or were trimmed meanwhile are garbage from the start."""
-        self.changes.segments.append(command.segment)
+        segment, shards = command.segment, self.shards
+        if not is_segment_sound(segment, shards):
+            return InvalidRequest(f"{segment.name} cannot be published as a segment")
+        self.changes.segments.append(segment)
         for run in command.runs:
             stream = self.by_id.get(run.stream_id)  # who has unpublished content is in memory
-            if stream is not None:
+            is_sound = run.stream_id % shards == segment.shard and is_run_sound(run)
+            if stream is not None and is_sound:
                 self.changes.touch(stream)
                 if stream.log.publish(command.segment, run):
                     self._hot_bytes[run.stream_id % self.shards] -= run.size
@@ -294,6 +304,8 @@ class StateMachine:
     def _apply_trim(self, command: TrimStream) -> Outcome:
         stream = self.find_by_id(command.stream_id)
         if stream is None or stream.deleted or command.ordinal <= stream.log.first_ordinal:
+            return Done.NOTHING
+        if command.byte < stream.log.first_byte:
             return Done.NOTHING
         if stream.snapshot is not None:  # whoever starts from it needs all that follows
             return Done.NOTHING
@@ -317,6 +329,9 @@ class StateMachine:
         decided = decide_append(stream, command)
         if decided is not None:
             return decided
+        if command.ends or command.count != 1 or not command.data:
+            if not holds_together(command):
+                return content_torn()
         if stream.epoch != self.changes.epoch:
             self.changes.touch(stream)
         if command.count:

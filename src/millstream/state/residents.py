@@ -11,6 +11,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from millstream.errors import MissingContent
+from millstream.limits import STORED_INTEGER_MAX
 from millstream.state.images import decode_image, forget_tail, restore_stream
 from millstream.state.stream import Stream
 
@@ -64,7 +65,7 @@ class Residents:
         stream = self.by_id.get(stream_id)
         if stream is not None:
             return stream
-        if stream_id in self.removed:
+        if stream_id in self.removed or not 0 < stream_id <= STORED_INTEGER_MAX:
             return None
         image = self._shelf.find_by_id(stream_id)
         return None if image is None else self._restore(image)

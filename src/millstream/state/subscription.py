@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from millstream.errors import StreamError, SubscriptionNotFound
-from millstream.limits import RETRY_MS_MAX, RETRY_MS_MIN
+from millstream.limits import RETRY_MS_MAX, RETRY_MS_MIN, STORED_INTEGER_MAX
 from millstream.protocol.patterns import Pattern, parse_pattern
 
 START = (0, 0)  # ordinal and byte
@@ -123,7 +123,7 @@ class Subscription:
         """Somebody has the wake and shows it."""
         self.is_delivered = True
         self.retries = 0
-        self.lease_deadline_ms = now_ms + self.config.lease_ttl_ms
+        self.lease_deadline_ms = min(now_ms + self.config.lease_ttl_ms, STORED_INTEGER_MAX)
 
     def postpone(self, now_ms: int, jitter_permille: int) -> None:
         """An attempt failed; the next one comes later than the one before it did."""
@@ -143,7 +143,7 @@ class Subscription:
 def retry_delay_ms(retries: int, jitter_permille: int) -> int:
     doublings = min(retries - 1, RETRY_MS_MAX.bit_length())
     delay: int = min(RETRY_MS_MIN << doublings, RETRY_MS_MAX)
-    return delay + delay * jitter_permille // 1000
+    return delay + delay * min(max(jitter_permille, -1000), 1000) // 1000
 
 
 def not_found() -> StreamError:

@@ -201,6 +201,8 @@ class Wakes:
         if stream is None:
             return START if offset == START else None
         log, (ordinal, byte) = stream.log, offset
+        if ordinal is None and byte is None:
+            return None
         if ordinal is not None and byte is not None:
             # Trimmed or published: it was a boundary when the worker read up to it.
             if ordinal <= log.first_ordinal and byte <= log.first_byte:

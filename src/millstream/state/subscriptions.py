@@ -96,6 +96,8 @@ class Subscriptions:
             if existing.config == config:
                 return Done.EXISTED
             return SubscriptionExists("a subscription of this id has another configuration")
+        if config.webhook_url is None and config.wake_stream is None:
+            return InvalidSubscriptionRequest("a subscription needs a webhook or a wake_stream")
         subscription = Subscription(
             command.subscription_id, config, command.base_url, command.now_ms
         )
@@ -181,7 +183,10 @@ class Subscriptions:
         self._tell_followers(key)
 
     def _detach(self, key: bytes, subscription_id: str) -> None:
-        left = tuple(other for other in self._followers[key] if other != subscription_id)
+        self._detach_all(key, {subscription_id})
+
+    def _detach_all(self, key: bytes, subscription_ids: set[str]) -> None:
+        left = tuple(other for other in self._followers[key] if other not in subscription_ids)
         if left:
             self._followers[key] = left
         else:
@@ -235,7 +240,7 @@ class Subscriptions:
     def stream_ended(self, stream: Stream) -> None:
         """Patterns will find a new stream of this name; explicit links wait for it."""
         assert stream.subscribers is not None
-        key = stream.path
+        key, left = stream.path, set[str]()
         for subscription_id in stream.subscribers:
             subscription = self.by_id[subscription_id]
             link = subscription.links[key]
@@ -246,7 +251,8 @@ class Subscriptions:
                 self._no_longer_pending(subscription, key)
             else:
                 self._drop_link(subscription, key)
-                self._detach(key, subscription_id)
+                left.add(subscription_id)
+        self._detach_all(key, left)
         stream.subscribers = None
 
     def _has_work(self, subscription: Subscription, key: bytes) -> None:
