@@ -66,6 +66,17 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def parse_record_places(text: str) -> tuple[tuple[str, int], ...]:
+    """Places in the log, separated by commas."""
+    found = []
+    for place in filter(None, text.split(",")):
+        file, _, position = place.strip().rpartition(":")
+        if not file or not _COUNT.fullmatch(position):
+            raise InvalidSetting(f"{place!r} is not a place such as 0000000000000001.wal:64")
+        found.append((file, int(position)))
+    return tuple(found)
+
+
 def _choice(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
@@ -108,9 +119,12 @@ def _setting(
     *,
     default_text: str = "",
     secret: bool = False,
+    many: bool = False,
 ) -> Any:
-    """`default_text` describes a default that depends; a secret stays out of every printed form."""
+    """`default_text` describes a default that depends; a secret stays out of every printed form;
+    of `many` the flag may be given again and again, and its variable takes commas."""
     metadata = {"parse": parse, "shape": shape, "help": text, "default_text": default_text}
+    metadata["many"] = many
     return field(default=default, metadata=metadata, repr=not secret)
 
 
@@ -168,6 +182,14 @@ class Config:
     )
     shutdown_timeout: float = _setting(
         10.0, parse_seconds, "TIME", "how long a stop waits for requests under way"
+    )
+    skip_record: tuple[tuple[str, int], ...] | None = _setting(
+        None,
+        parse_record_places,
+        "FILE:POSITION",
+        "leave out this record of the log, which a start named because it cannot be applied; "
+        "for ever, and loudly; may be given more than once",
+        many=True,
     )
     wal_segment_bytes: int = _setting(64 * MIB, parse_size, "SIZE", "size of one log file")
     checkpoint_wal_bytes: int = _setting(

@@ -322,6 +322,27 @@ class DamagedData(StartupError):
         self.position = position
 
 
+class UnusableRecord(StartupError):
+    """A record of the log is as it was written, but the state cannot take it."""
+
+    def __init__(
+        self, file: str, position: int, lsn: int, command: str, payload: bytes, reason: str
+    ) -> None:
+        name = file.replace("\\", "/").rpartition("/")[2]
+        super().__init__(
+            f"{file} at byte {position}: record {lsn} ({command}) cannot be applied: {reason}. "
+            "Its bytes are sound, so this is an error of the program; nothing was changed. "
+            "A newer Millstream may get past it. To go on without this one record, at the price "
+            f"of what it did: millstream serve --skip-record {name}:{position}"
+        )
+        self.file = file
+        self.position = position
+        self.lsn = lsn
+        self.command = command
+        self.payload = payload
+        self.reason = reason
+
+
 class DamagedBackup(StartupError):
     """A part of the catalog's backup in the cold store is not what was stored."""
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 import structlog
+from msgspec import to_builtins
 
 from millstream.config import Config
-from millstream.errors import DamagedData, StartupError
+from millstream.errors import DamagedData, StartupError, UnusableRecord
 from millstream.formats.images import HotContent
 from millstream.formats.runs import Run
+from millstream.formats.wal import crc32c
 from millstream.journal.checkpoints import Checkpoint, checkpoint_name, load_checkpoint
 from millstream.journal.disk import Disk, OsDisk
 from millstream.journal.folder import DataFolder, Places
 from millstream.journal.recovery import holds_whole_log, recover_log
 from millstream.journal.segments import SegmentWriter
+from millstream.journal.skipped import SkippedRecord, is_named, load_skipped, skip_record
 from millstream.state.commands import PublishRuns, decode_command
 from millstream.state.images import restore_hot, restore_stream
 from millstream.state.machine import StateMachine
@@ -37,19 +40,30 @@ class Recovered(NamedTuple):
 
 
 def recover(config: Config, folder: DataFolder) -> Recovered:
-    """Raises StartupError; blocks while it reads."""
-    catalog = Catalog.open(folder.catalog, config.shards, folder.store_id)
-    try:
-        return _recover(config, folder, catalog)
-    except BaseException:
-        catalog.close()
-        raise
+    """Raises StartupError; blocks while it reads.
+
+    A record that cannot be applied has left half of it behind: when it shall be left out, all is
+    read once more from the start.
+    """
+    while True:
+        catalog = Catalog.open(folder.catalog, config.shards, folder.store_id)
+        try:
+            return _recover(config, folder, catalog)
+        except UnusableRecord as error:
+            catalog.close()
+            if not is_named(error, config.skip_record or ()):
+                raise
+            skip_record(OsDisk(), folder.path, error)
+            log.error("from now on a record is left out, as --skip-record says", error=str(error))
+        except BaseException:
+            catalog.close()
+            raise
 
 
 def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
     disk = OsDisk()
     machine, lsn = load_state(disk, folder, catalog, config.shards)
-    replay = Replay(machine)
+    replay = Replay(machine, load_skipped(folder.path))
     recovered = recover_log(disk, folder.wal, folder.store_id, lsn, replay)
     machine.ended.clear()
     if recovered.cut is not None:
@@ -68,6 +82,7 @@ def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
         streams=len(machine.names),
         checkpoint_lsn=lsn,
         records_replayed=replay.records,
+        **({"records_skipped": replay.skipped} if replay.skipped else {}),
     )
     return Recovered(machine, catalog, writer, recovered.next_lsn - 1)
 
@@ -106,11 +121,20 @@ def restore_state(
 class Replay:
     """Applies the records of the log, one after the other."""
 
-    def __init__(self, machine: StateMachine) -> None:
+    def __init__(
+        self, machine: StateMachine, left_out: Mapping[int, SkippedRecord] | None = None
+    ) -> None:
+        """`left_out` by number: what an operator has decided to go on without."""
         self._machine = machine
+        self._left_out = left_out or {}
         self.records = 0
+        self.skipped = 0
 
     def __call__(self, lsn: int, payload: bytes) -> None:
+        if lsn in self._left_out and self._left_out[lsn].crc == crc32c(payload):
+            self.skipped += 1
+            log.error("a record of the log is left out", **to_builtins(self._left_out[lsn]))
+            return
         self.records += 1
         command = decode_command(payload)
         self._machine.apply(command)

@@ -364,3 +364,13 @@ def test_java_home_is_a_folder_or_none() -> None:
     assert java_home({"JAVA_HOME": "/opt/java"}) == Path("/opt/java")
     assert java_home({"JAVA_HOME": ""}) is None
     assert java_home({}) is None
+
+
+def test_places_of_records_come_one_by_one_or_with_commas() -> None:
+    places = (("0000000000000001.wal", 64), ("/data/wal/0000000000000002.wal", 128))
+    text = "0000000000000001.wal:64,/data/wal/0000000000000002.wal:128"
+    assert build_config({"skip_record": text}, {}).skip_record == places
+    assert build_config({}, {"MILLSTREAM_SKIP_RECORD": text}).skip_record == places
+    for bad in ("x", "x:", ":7", "x:-1", "x:7,y"):
+        with pytest.raises(InvalidSetting, match=r"^--skip-record"):
+            build_config({"skip_record": bad}, {})

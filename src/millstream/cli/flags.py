@@ -19,7 +19,9 @@ def add_settings(
         if shape and setting.default is not None:
             text += f" (default: {describe_default(setting).strip('`')})"
         if shape:
-            command.add_argument(flag_name(setting), metavar=shape, help=text.replace("%", "%%"))
+            action = "append" if setting.metadata["many"] else "store"
+            help_text = text.replace("%", "%%")
+            command.add_argument(flag_name(setting), metavar=shape, help=help_text, action=action)
         else:
             command.add_argument(flag_name(setting), action="store_const", const="true", help=text)
 
@@ -28,7 +30,11 @@ def settings_given(arguments: argparse.Namespace) -> dict[str, str | None]:
     """The text of each setting that the command takes; None where the flag was not given."""
     given = vars(arguments)
     return {
-        setting.name: given[setting.name]
+        setting.name: _as_text(given[setting.name])
         for setting in dataclasses.fields(Config)
         if setting.name in given
     }
+
+
+def _as_text(value: str | list[str] | None) -> str | None:
+    return ",".join(value) if isinstance(value, list) else value

@@ -6,9 +6,10 @@ import os.path
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millstream.errors import DamagedData
+from millstream.errors import DamagedData, StartupError, UnusableRecord
 from millstream.formats.wal import (
     SEGMENT_HEADER_BYTES,
+    Record,
     SegmentHeader,
     decode_record,
     decode_segment_header,
@@ -16,6 +17,7 @@ from millstream.formats.wal import (
 )
 from millstream.journal.disk import Disk
 from millstream.journal.segments import SEGMENT_SUFFIX, Sealed, segment_name
+from millstream.state.commands import decode_command
 
 
 class Recovered(NamedTuple):
@@ -42,7 +44,8 @@ def recover_log(
 ) -> Recovered:
     """Calls `replay(lsn, payload)` for every record above `after_lsn`, then cuts the torn end.
 
-    Raises DamagedData when acknowledged records do not check out; no record is changed then.
+    Raises DamagedData when acknowledged records do not check out, and UnusableRecord when `replay`
+    fails on one that does; no record is changed then.
     """
     numbers = _segment_numbers(disk, folder)
     disk.sync_folder(folder)  # the names may be news to the disk as well
@@ -146,9 +149,26 @@ def _replay_segment(
         if record is None or record.lsn != expected:
             return position, expected
         if expected > after_lsn:
-            replay(expected, record.payload)
+            try:
+                replay(expected, record.payload)
+            except StartupError:
+                raise
+            except OSError as error:
+                place = f"{segment.path} at byte {position}"
+                raise StartupError(f"cannot go on with the log, {place}: {error}") from error
+            except Exception as error:
+                raise _unusable(segment.path, record, error) from error
         position = record.end
         expected += 1
+
+
+def _unusable(path: str, record: Record, error: Exception) -> UnusableRecord:
+    try:
+        command = type(decode_command(record.payload)).__name__
+    except Exception:  # that is why
+        command = "no command that this version knows"
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return UnusableRecord(path, record.position, record.lsn, command, record.payload, reason)
 
 
 def _refuse_if_following_counts_on_more(

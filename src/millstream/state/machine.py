@@ -329,9 +329,9 @@ class StateMachine:
         decided = decide_append(stream, command)
         if decided is not None:
             return decided
-        if command.ends or command.count != 1 or not command.data:
-            if not holds_together(command):
-                return content_torn()
+        is_plain = command.count == 1 and command.data and not command.ends
+        if not is_plain and not holds_together(command):
+            return content_torn()
         if stream.epoch != self.changes.epoch:
             self.changes.touch(stream)
         if command.count:
