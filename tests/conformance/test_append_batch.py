@@ -135,11 +135,19 @@ def test_a_batch_has_at_most_32_mib(memory_api: Api) -> None:
 
 
 def test_a_missing_stream_is_told_frame_by_frame(api: Api) -> None:
-    for path in (f"{api.bucket()}/missing", f"{fresh_bucket()}/missing"):
-        found = acks(send(api, path, b"one", b"two"))
-        assert [ack["status"] for ack in found] == [404, 404]
-        assert {ack["error_code"] for ack in found} <= {"stream_not_found", "bucket_not_found"}
-        assert api.head(path).status == 404
+    path = f"{api.bucket()}/missing"
+    found = acks(send(api, path, b"one", b"two"))
+    assert [ack["status"] for ack in found] == [404, 404]
+    assert {ack["error_code"] for ack in found} == {"stream_not_found"}
+    assert api.head(path).status == 404
+
+
+def test_a_missing_bucket_refuses_the_whole_batch(api: Api) -> None:
+    path = f"{fresh_bucket()}/missing"
+    for headers in ({}, {"Prefer": "return=minimal"}, producer("p", 0, 0)):
+        refused = send(api, path, b"one", b"two", headers=headers)
+        assert (refused.status, error_code(refused)) == (404, "bucket_not_found")
+    assert api.get(path.rpartition("/")[0]).status == 404
 
 
 def test_a_deleted_source_of_forks_is_told_frame_by_frame(api: Api) -> None:

@@ -32,7 +32,10 @@ def test_spellings_of_the_same_letters_are_the_same_name(memory_api: Api) -> Non
 
 @pytest.mark.parametrize(
     "name",
-    ["with%20space", "a:b@c;d=e,f", "100%25", "what%3F", "x.y_z-", "...", "%F0%9F%98%80", "+"],
+    [
+        *("with%20space", "a:b@c;d=e,f", "100%25", "what%3F", "x.y_z-", "...", "%F0%9F%98%80", "+"),
+        *("%252e%252e%252f", "..a%2F.b", "a%2F...", "a..b"),
+    ],
 )
 def test_unusual_names_are_fine(memory_api: Api, name: str) -> None:
     path = f"/v1/stream/{name}{uuid.uuid4().hex}"
@@ -57,6 +60,15 @@ def test_unusual_names_are_fine(memory_api: Api, name: str) -> None:
         "/v1/stream/a/..",
         "/v1/stream/a/%2e%2E/b",
         "/v1/stream/a/.%2e/b",
+        "/v1/stream/..%2f..%2fetc%2fpasswd",
+        "/v1/stream/%2e%2e%2fx",
+        "/v1/stream/a%2F..",
+        "/v1/stream/a/b%2f.%2Fc",
+        "/v1/stream/a%2F",
+        "/v1/stream/%2Fa",
+        "/v1/stream/a%2f%2Fb",
+        "/v1/stream/a/%2Fb",
+        "/v1/stream/__ds%2Fjwks.json",
         "/v1/stream/a%00b",
         "/v1/stream/%00",
         "/v1/stream/%FF",

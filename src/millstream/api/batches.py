@@ -28,8 +28,9 @@ from millstream.errors import (
 from millstream.http.message import Request
 from millstream.limits import BATCH_BYTES_MAX, BATCH_FRAMES_MAX
 from millstream.protocol import content_types, json_mode
+from millstream.state.buckets import split_key
 from millstream.state.commands import Append
-from millstream.state.decisions import decide_append, is_final
+from millstream.state.decisions import bucket_not_found, decide_append, is_final
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
@@ -69,6 +70,7 @@ class Batches:
         try:
             stream = self._engine.find(key, now_ms)
         except StreamError as error:
+            self._check_bucket(key)
             _respond_all(request, len(payloads), error)
             return
         frames = _join_json(payloads) if stream.is_json else _join(payloads)
@@ -94,6 +96,11 @@ class Batches:
         else:
             shard = stream.stream_id % self._engine.machine.shards
             self._engine.hot_budget.submit(shard, (command, self._appended, waiting))
+
+    def _check_bucket(self, key: bytes) -> None:
+        """Raises BucketNotFound: without the bucket no frame has anywhere to go."""
+        if split_key(key)[0] not in self._engine.machine.names.buckets:
+            raise bucket_not_found()
 
     @staticmethod
     def _appended(waiting: Waiting, outcome: Outcome) -> None:

@@ -3,7 +3,8 @@
 One namespace of buckets and streams. `/v1/stream/{path}` is lenient: the first `/` splits the
 bucket from the stream, a name without `/` is in the bucket `_default`. `/{bucket}/{stream}` is
 strict. A stream's key is `bucket/stream` with percent escapes resolved, but for `%2F` and `%25`:
-an encoded slash stays part of a name.
+an encoded slash stays part of a name. Listings show names in that notation: it is the one in which
+no two streams look the same, and in which streams are sorted.
 """
 
 from __future__ import annotations
@@ -67,12 +68,13 @@ def _segments(raw_name: bytes) -> list[bytes]:
         raise InvalidRequest("a stream's path must be UTF-8") from None
     if b"\0" in name:
         raise InvalidRequest("a stream's path must not contain NUL")
-    segments = name.split(b"/")
-    if any(segment in (b"", b".", b"..") for segment in segments):
+    # An encoded slash splits no name, but others may decode it before they look at a path.
+    decoded = name.replace(b"%2F", b"/").split(b"/")
+    if any(segment in (b"", b".", b"..") for segment in decoded):
         raise InvalidRequest("a stream's path must not have empty, . or .. segments")
-    if segments[0] == CONTROL_SEGMENT:
+    if decoded[0] == CONTROL_SEGMENT:
         raise InvalidRequest("stream paths below __ds are reserved")
-    return segments
+    return name.split(b"/")
 
 
 def check_bucket_id(bucket: bytes, *, new: bool = False) -> None:
@@ -110,11 +112,6 @@ def _check_escape(match: re.Match[bytes]) -> bytes:
     if match[1] is None:
         raise InvalidRequest("the URL has a % that is not followed by two hexadecimal digits")
     return match[0]
-
-
-def display_name(key: bytes) -> str:
-    """A key or a part of one as people wrote it."""
-    return key.replace(b"%25", b"%").decode()
 
 
 class StreamPaths:
