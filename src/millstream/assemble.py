@@ -20,9 +20,10 @@ from millstream.api.bootstrap import Bootstraps
 from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
 from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
+from millstream.api.json_metrics import ColdNumbers
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
-from millstream.api.operations import ColdNumbers, Metrics, Readiness
+from millstream.api.operations import Metrics, Readiness
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.retention import RETENTION_ROOT, RetentionRoutes

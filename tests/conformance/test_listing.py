@@ -5,13 +5,24 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from tests.conformance.api import JSON, TEXT, Api, error_code, fresh_bucket, producer
+from tests.conformance.api import (
+    JSON,
+    TEXT,
+    Api,
+    error_code,
+    fresh_bucket,
+    halves,
+    producer,
+    token,
+)
 from tests.conformance.conftest import speak_to
-from tests.support.server import running_server
+from tests.support.server import MOSTLY_COLD, running_server
 
 NAMES = ["a", "aa", "ab", "b", "b-1", "b-10", "b-2", "c.d", "z", "é", "日", "😀"]
 
@@ -66,7 +77,7 @@ def test_a_listing_has_all_the_documented_fields(api: Api) -> None:
         "stream_id": "user-1",
         "status": "Open",
         "content_type": "Text/Plain; charset=utf-8",
-        "tail_offset": 42,
+        "tail_offset": token(2, 42),
     }
 
 
@@ -128,8 +139,13 @@ def test_a_cursor_is_exclusive_and_need_not_exist(
 def test_percent_signs_in_names_are_listed_and_walked(memory_api: Api) -> None:
     names = ["100%", "100%25", "100%2F", "100&", "%", "%%", "a%b"]
     bucket = fill(memory_api, names)
-    assert walk(memory_api, bucket, limit=1) == sorted(names)
-    assert walk(memory_api, bucket, "&prefix=100%25", limit=1) == ["100%", "100%25", "100%2F"]
+    shown = sorted(name.replace("%", "%25") for name in names)
+    assert walk(memory_api, bucket, limit=1) == shown
+    assert walk(memory_api, bucket, "&prefix=100%2525", limit=1) == [
+        *("100%25", "100%2525", "100%252F")
+    ]
+    for name in shown:  # as it is shown, it stands in a URL
+        assert memory_api.head(f"{bucket}/{name.replace('&', '%26')}").status == 200
 
 
 def test_a_walk_goes_on_though_its_cursor_is_deleted_and_others_appear(api: Api) -> None:
@@ -177,12 +193,12 @@ def test_closed_streams_are_shown_as_closed(api: Api) -> None:
     assert statuses == ["Closed", "Open"]
 
 
-def test_the_tail_is_a_number_of_bytes_that_a_snapshot_does_not_change(api: Api) -> None:
+def test_the_tail_is_an_offset_that_a_snapshot_does_not_change(api: Api) -> None:
     path = api.bucketed(b"12345", b"678")
     listing = f"{path.removesuffix('/stream')}/streams"
-    assert api.get(listing).json()["streams"][0]["tail_offset"] == 8
+    assert api.get(listing).json()["streams"][0]["tail_offset"] == token(2, 8)
     assert api.publish(path, api.tail(path)).status == 204
-    assert api.get(listing).json()["streams"][0]["tail_offset"] == 8
+    assert api.get(listing).json()["streams"][0]["tail_offset"] == token(2, 8)
 
 
 def test_the_time_of_the_last_write_moves_with_writes_only(api: Api) -> None:
@@ -245,9 +261,9 @@ def test_all_streams_are_described_in_order_of_name(quiet_api: Api) -> None:
     assert listed.status == 200
     assert listed.headers["content-type"].startswith(JSON)
     descriptors = listed.json()
-    assert [d["name"] for d in descriptors] == ["plain", "bucket/a/deep", "bucket/b%"]
-    assert [d["next_offset"] for d in descriptors] == ["1", "0", "2"]
-    assert [d["expires_at"] is None for d in descriptors] == [True, True, False]
+    assert [d["name"] for d in descriptors] == ["bucket/a/deep", "bucket/b%25", "plain"]
+    assert [d["next_offset"] for d in descriptors] == [token(0, 0), token(2, 4), token(1, 3)]
+    assert [d["expires_at"] is None for d in descriptors] == [True, False, True]
     for descriptor in descriptors:
         assert descriptor["created_at"].endswith("Z")
         assert set(descriptor) >= {"epoch", "sealed_through", "uploaded_through"}
@@ -276,6 +292,121 @@ def test_a_bad_page_of_all_streams_is_refused(memory_api: Api, query: str) -> No
 def test_the_list_of_all_is_only_read(memory_api: Api) -> None:
     for method in ("POST", "PUT", "DELETE"):
         assert memory_api.call(method, "/v1/streams").status == 405
+
+
+ODD_NAMES = [  # as they stand in a URL below /v1/stream/
+    *("a", "a%2Fb", "a%25", "a%252Fb", "a%253", "a%26", "a/b", "a/b%2Fc", "_default/a/b", "z", "~"),
+    *("_default/zz", "_default%2Fx", "_defaulu/x", "_defaulT/x", "_", "Z/1", "0/1", "A", "%C3%A9"),
+    *("%C3%A9/1", "%E6%97%A5", "%F0%9F%98%80/%E6%97%A5", "aa/b", "aa%2Fb", "a-/b", "a0/b", "%7F"),
+]
+
+
+def walk_all(api: Api, limit: int) -> list[str]:
+    """Every name of the server, page by page behind the last one seen."""
+    found, after = list[str](), ""
+    for _ in range(200):
+        page = [entry["name"] for entry in api.get(f"/v1/streams?limit={limit}{after}").json()]
+        found += page
+        if len(page) < limit:
+            return found
+        after = f"&after={quote(page[-1], safe='')}"
+    raise AssertionError(f"the listing does not end: {found[-5:]}")
+
+
+@pytest.mark.parametrize("journal", ["memory", "cold"])
+def test_every_listing_is_in_the_order_of_the_names_it_shows(journal: str, tmp_path: Path) -> None:
+    data_dir, flags = (tmp_path, MOSTLY_COLD) if journal == "cold" else (None, ())
+    with running_server(data_dir, *flags) as server, closing(Api(server)) as api:
+        for name in reversed(ODD_NAMES):
+            api.stream(b"x", path=f"/v1/stream/{name}")
+        names = walk_all(api, 1000)
+        assert names == sorted(names, key=str.encode)
+        assert len(set(names)) == len(names) == len(ODD_NAMES)
+        for limit in (1, 2, 3, 7):
+            assert walk_all(api, limit) == names
+        by_place = [
+            entry["name"]
+            for place in range(len(names))
+            for entry in api.get(f"/v1/streams?limit=1&offset={place}").json()
+        ]
+        assert by_place == names
+        for name in names:  # what is shown stands in a URL as it is, but for other letters
+            assert api.get(f"/v1/stream/{quote(name, safe='/%')}").body == b"x", name
+        walk_buckets(api, {name.partition("/")[0] if "/" in name else "_default" for name in names})
+
+
+def walk_buckets(api: Api, expected: set[str]) -> None:
+    whole = api.get("/v1/buckets").json()
+    shown = [bucket["bucket_id"] for bucket in whole["buckets"]]
+    assert shown == sorted(expected, key=str.encode)
+    assert (whole["has_more"], whole["next_cursor"]) == (False, None)
+    assert whole["bucket_count"] == len(shown)
+    found, after = list[str](), ""
+    while True:
+        page = api.get(f"/v1/buckets?limit=2{after}").json()
+        found += [bucket["bucket_id"] for bucket in page["buckets"]]
+        if not page["has_more"]:
+            break
+        after = f"&after={quote(page['next_cursor'], safe='')}"
+    assert found == shown
+
+
+def test_buckets_are_listed_with_what_they_hold(api: Api) -> None:
+    mark = f"/list-{uuid.uuid4().hex[:8]}"
+    before_ms = int(time.time() * 1000)
+    for name in ("-b", "-a", "-b2"):
+        assert api.put(mark + name).status == 201
+    api.stream(path=f"{mark}-b/one")
+    listed = api.get(f"/v1/buckets?prefix={mark[1:]}")
+    assert (listed.status, listed.headers["cache-control"]) == (200, "no-store")
+    buckets = listed.json()["buckets"]
+    assert [bucket["bucket_id"] for bucket in buckets] == [
+        mark[1:] + n for n in ("-a", "-b", "-b2")
+    ]
+    assert [bucket["streams"] for bucket in buckets] == [0, 1, 0]
+    assert all(before_ms <= b["created_at_ms"] <= int(time.time() * 1000) for b in buckets)
+    assert api.delete(f"{mark}-a").status == 204
+    after = quote(f"{mark[1:]}-b", safe="")
+    rest = api.get(f"/v1/buckets?prefix={mark[1:]}&after={after}").json()
+    assert [bucket["bucket_id"] for bucket in rest["buckets"]] == [f"{mark[1:]}-b2"]
+    assert rest["prefix"] == mark[1:]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "prefix=%FF", "after=%C3"])
+def test_a_bad_page_of_buckets_is_refused(memory_api: Api, query: str) -> None:
+    assert memory_api.get(f"/v1/buckets?{query}").status == 400
+    for method in ("POST", "PUT", "DELETE"):
+        assert memory_api.call(method, "/v1/buckets").status == 405
+
+
+def test_a_listing_says_how_far_a_stream_lies_in_segments(tmp_path: Path) -> None:
+    flags = ("--flush-age", "1h", "--log-level", "warning")
+    with running_server(tmp_path, *flags) as server, closing(Api(server)) as api:
+        assert api.put("/lake").status == 201
+        api.stream(b"one", b"two", b"three", path="/lake/a")
+        assert api.fork("/lake/a", token(2, 6), path="/lake/fork", body=b"more")[1].status == 201
+
+        def shown(name: str) -> tuple[str, str, str]:
+            [entry] = [e for e in api.get("/v1/streams").json() if e["name"] == name]
+            return entry["sealed_through"], entry["uploaded_through"], entry["next_offset"]
+
+        assert shown("lake/a") == ("-1", "-1", token(3, 11))
+        flushed = api.post("/__ursula/flush-cold/lake/a?max_bytes=6")
+        assert flushed.status == 200
+        place = flushed.json()["hot_start_offset"]
+        assert shown("lake/a") == (place, place, token(3, 11))
+        assert api.get(f"/lake/a?offset={place}").body == b"onetwothree"[halves(place)[1] :]
+        while api.post("/__ursula/flush-cold/lake/a").status == 200:
+            pass
+        assert shown("lake/a") == (token(3, 11),) * 3
+        assert shown("lake/fork")[:2] == ("-1", "-1")  # of its own; the rest is its source's
+        while api.post("/__ursula/flush-cold/lake/fork").status == 200:
+            pass
+        assert shown("lake/fork") == (token(3, 10),) * 3
+        server.stop()
+    with running_server(tmp_path, *flags) as server, closing(Api(server)) as api:
+        assert shown("lake/a") == (token(3, 11),) * 3
+        assert shown("lake/fork") == (token(3, 10),) * 3
 
 
 def test_a_walk_ends_though_a_v1_name_has_an_encoded_slash(memory_api: Api) -> None:

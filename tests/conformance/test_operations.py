@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -201,3 +202,53 @@ def test_a_second_server_may_use_the_folder_after_a_crash(tmp_path: Path) -> Non
         assert api.put(path, b"one", content_type=TEXT).status == 201
     with running_server(tmp_path / "data") as second, contextlib.closing(Api(second)) as api:
         assert api.get(path).body == b"one"
+
+
+# What is measured, and what is written about it
+
+
+def documented(pattern: str) -> set[str]:
+    text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    return set(re.findall(pattern, text))
+
+
+def test_every_metric_is_documented_and_every_documented_one_is_there(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server, contextlib.closing(server.client()) as client:
+        text = client.get("/metrics").body.decode()
+    exported = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in text_string_to_metric_families(text)
+    }
+    assert len(exported) > 15
+    assert exported == documented(r"`(millstream_\w+)[`{]")
+
+
+def test_the_json_metrics_are_documented_and_say_what_happened(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server, contextlib.closing(Api(server)) as api:
+        api.stream(b"one", b"two", path="/v1/stream/tools/a")
+        assert api.get("/v1/stream/missing").status == 404
+        assert api.post("/__ursula/flush-cold/tools/a").status == 200
+        reply = api.get("/__ursula/metrics")
+        assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
+        found = reply.json()
+    assert documented(r"`([a-z_]+)(?:\[\]|\.[a-z_]+)?[`:]") >= set(found)
+    assert found["accepted_appends"] == 2
+    assert (found["streams"], found["buckets"]) == (1, 1)
+    assert [group["id"] for group in found["raft_groups"]] == list(range(16))
+    assert len(found["raft_groups"]) == found["raft_group_count"] == found["active_groups"]
+    assert {group["last_applied"] for group in found["raft_groups"]} == {found["wal_records"]}
+    assert sum(group["hot_bytes_total"] for group in found["raft_groups"]) == 0
+    [core] = found["cores"]
+    assert core == {"core_id": 0, "mailbox_pending": 0, "live_read_watchers_active": 0}
+    assert found["http"]["responses_by_status"]["404"] == 1
+    assert found["commit_seconds"]["count"] == found["wal_batches"]
+    assert found["commit_seconds"]["buckets"]["+Inf"] == found["wal_batches"]
+    assert (found["cold_flush_uploads"], found["cold_backpressure_events_total"]) == (1, 0)
+    assert found["process_rss_bytes"] > 10_000_000
+
+
+def test_the_json_metrics_are_only_read(memory_api: Api) -> None:
+    assert memory_api.call("HEAD", "/__ursula/metrics").status == 200
+    for method in ("POST", "PUT", "DELETE"):
+        assert memory_api.call(method, "/__ursula/metrics").status == 405
+    assert "cold_flush_uploads" not in memory_api.get("/__ursula/metrics").json()

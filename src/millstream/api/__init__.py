@@ -11,9 +11,10 @@ subscriptions.py  subscriptions below __ds/, and the streams they follow
 wakes.py      what workers do with a wake: callback, claim, ack, release
 control.py    what the two share
 jobs.py       jobs of the data pipeline: ask, tasks, results, commit
-namespace.py  buckets and listings
+namespace.py  buckets
+listings.py   what there is, page by page: streams and buckets
 snapshots.py, bootstrap.py, batches.py, forks.py      what hangs below a stream
 flush_cold.py, retention.py, garbage.py               for operators
-operations.py /healthz, /readyz, /metrics
+operations.py, json_metrics.py  /healthz, /readyz, /metrics, /__ursula/metrics
 errors.py     the one table from errors to status codes
 """

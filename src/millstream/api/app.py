@@ -97,6 +97,8 @@ class App:
             b"/readyz": ("readyz", readiness.respond),
             b"/metrics": ("metrics", lambda request: self.metrics.respond(request)),
             b"/v1/streams": ("list", self._list_all),
+            b"/v1/buckets": ("list", self._list_buckets),
+            b"/__ursula/metrics": ("metrics", lambda request: self.metrics.respond_json(request)),
         }
 
     def __call__(self, request: Request) -> None:
@@ -172,7 +174,10 @@ class App:
         raise RouteNotFound("nothing is here for operators; see docs/operations.md")
 
     def _list_all(self, request: Request) -> None:
-        self._handlers.namespace.list_all(request, Query(request.query))
+        self._handlers.namespace.listings.list_all(request, Query(request.query))
+
+    def _list_buckets(self, request: Request) -> None:
+        self._handlers.namespace.listings.list_buckets(request, Query(request.query))
 
     # /{bucket}, /{bucket}/streams, /{bucket}/{stream} and what hangs below a stream
 
@@ -186,7 +191,7 @@ class App:
         elif len(parts) == 2 and parts[1] == RESERVED_STREAM and request.method == b"GET":
             request.route = "list"
             bucket = unescape_all(parts[0])
-            self._handlers.namespace.list_bucket(request, bucket, Query(request.query))
+            self._handlers.namespace.list_streams(request, bucket, Query(request.query))
         else:
             key = bucketed_key(unescape_all(parts[0]), parts[1])
             if len(parts) == 2:

@@ -17,6 +17,7 @@ from millstream.errors import (
 )
 from millstream.http.message import Request
 from millstream.limits import MIB
+from millstream.protocol.offsets import encode_offset
 from millstream.state.stream import Stream
 
 FLUSH_COLD_ROOT = b"/__ursula/flush-cold/"
@@ -56,7 +57,9 @@ class FlushCold:
                 request,
                 200,
                 {
-                    "hot_start_offset": stream.log.cold_byte,
+                    "hot_start_offset": encode_offset(
+                        stream.log.cold_ordinal, stream.log.cold_byte
+                    ),
                     "group_commit_index": self._engine.applied_lsn,
                 },
             )

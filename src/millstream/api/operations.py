@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -15,6 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from millstream.api.json_metrics import ColdNumbers, json_metrics
 from millstream.api.long_poll import LongPolls
 from millstream.api.sse import Subscriptions
 from millstream.engine.engine import Engine
@@ -75,19 +75,6 @@ class Readiness:
         }
 
 
-class ColdNumbers(NamedTuple):
-    """What the cold tier has done since the start, and what it holds now."""
-
-    requests: Mapping[str, int]  # to the object store, by kind
-    bytes_read: int
-    bytes_written: int
-    segments: int
-    checkpoints: int
-    held_bytes: int
-    windows: int
-    cache_bytes: int
-
-
 class Metrics:
     """Reads plain numbers when somebody looks; the paths that count only add integers."""
 
@@ -106,6 +93,13 @@ class Metrics:
         self._cold = cold
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def respond_json(self, request: Request) -> None:
+        """The same numbers under the names of other servers; see json_metrics.py."""
+        cold = None if self._cold is None else self._cold()
+        subscribers = self._subscriptions.subscribers
+        body = json_metrics(self._server, self._engine, self._polls.waiting, subscribers, cold)
+        request.respond(200, _JSON, msgspec.json.encode(body))
 
     def respond(self, request: Request) -> None:
         headers = f"content-type: {CONTENT_TYPE_LATEST}\r\ncache-control: no-store\r\n"

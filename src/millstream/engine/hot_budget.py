@@ -26,6 +26,7 @@ class _HeldBack(NamedTuple):
 class HotBudget:
     def __init__(self, submit: Callable[[Entry], None]) -> None:
         self.full_shards: frozenset[int] = frozenset()
+        self.refused = 0  # since the start
         self._submit = submit
         self._is_store_failing = False
         self._waiting: deque[_HeldBack] = deque()
@@ -43,7 +44,7 @@ class HotBudget:
         if shard not in self.full_shards:
             self._submit(entry)
         elif self._is_store_failing or len(self._waiting) >= HELD_BACK_MAX:
-            _refuse(entry)
+            self._refuse(entry)
         else:
             self._waiting.append(_HeldBack(self._loop.time() + HELD_BACK_SECONDS, shard, entry))
             if self._timer is None:
@@ -58,7 +59,7 @@ class HotBudget:
                 if held.shard not in shards:
                     self._submit(held.entry)
                 elif is_store_failing:
-                    _refuse(held.entry)
+                    self._refuse(held.entry)
                 else:
                     self._waiting.append(held)
 
@@ -66,7 +67,7 @@ class HotBudget:
         self._timer = None
         now = self._loop.time()
         while self._waiting and self._waiting[0].until <= now:
-            _refuse(self._waiting.popleft().entry)
+            self._refuse(self._waiting.popleft().entry)
         if self._waiting:
             delay = self._waiting[0].until - now
             self._timer = self._loop.call_later(delay, self._give_up)
@@ -76,9 +77,9 @@ class HotBudget:
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
-            _refuse(self._waiting.popleft().entry)
+            self._refuse(self._waiting.popleft().entry)
 
-
-def _refuse(entry: Entry) -> None:
-    _, reply, context = entry
-    reply(context, HotBudgetUsed("the cold store is behind and memory is full; try again"))
+    def _refuse(self, entry: Entry) -> None:
+        self.refused += 1
+        _, reply, context = entry
+        reply(context, HotBudgetUsed("the cold store is behind and memory is full; try again"))

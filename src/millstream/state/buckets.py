@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 from millstream.state.residents import EMPTY_SHELF, Shelf
 
@@ -45,7 +45,7 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
 
 class Namespace:
     def __init__(self, shelf: Shelf = EMPTY_SHELF) -> None:
-        self.buckets: dict[bytes, Bucket] = {}
+        self.buckets: SortedDict[bytes, Bucket] = SortedDict()
         self.changed_buckets: set[bytes] = set()  # since the last checkpoint
         self._shelf = shelf
         self._fresh: SortedList[bytes] = SortedList()

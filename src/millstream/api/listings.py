@@ -1,0 +1,269 @@
+"""What there is: the streams of a bucket, all streams, all buckets.
+
+Each listing is in the byte order of the names it shows, in the one notation of paths.py, and what
+it shows as a name can be given back as `after` to go on behind it. Whoever lists a lot takes a few
+names at a time and lets others have the loop in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+
+import msgspec
+
+from millstream.api.arguments import Query
+from millstream.api.errors import respond_error
+from millstream.clock import Clock
+from millstream.engine.engine import Engine
+from millstream.errors import InvalidRequest, StreamError
+from millstream.http.message import Request
+from millstream.protocol.durations import encode_timestamp
+from millstream.protocol.offsets import BEGINNING_TOKEN, encode_offset
+from millstream.protocol.patterns import DEFAULT_BUCKET, path_of, text_of
+from millstream.state.buckets import Namespace, split_key
+from millstream.state.stream import Stream
+
+_JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
+_END = b"\xff"  # behind every UTF-8
+_DEFAULT_ROOT = DEFAULT_BUCKET + b"/"
+LIST_LIMIT_MAX = 1000
+LIST_ALL_DEFAULT = 100
+KEYS_AT_ONCE = 1000  # names looked at before others get the loop: a few milliseconds
+STREAMS_AT_ONCE = 50  # streams looked up before that: one at rest is read from the catalog
+
+Steps = Generator[None]  # each step is short; `_take_steps` takes them one by one
+
+
+class Listings:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._names = engine.machine.names
+        self._clock = clock
+
+    def list_bucket(self, request: Request, bucket: bytes, query: Query) -> None:
+        """The bucket must exist."""
+        limit = _limit(query, LIST_LIMIT_MAX)
+        prefix, after = _text(query, b"prefix"), _text(query, b"after")
+        root = bucket + b"/"
+        keys = _Range(self._names, root + prefix, root + prefix + _END)
+        keys.go_behind(root + after)
+
+        def respond(streams: list[Stream]) -> None:
+            page, has_more = streams[:limit], len(streams) > limit
+            body = {
+                "bucket_id": bucket.decode(),
+                "prefix": prefix.decode(),
+                "stream_count": len(page),
+                "streams": [_bucket_entry(stream) for stream in page],
+                "next_cursor": _stream_id(page[-1]) if has_more else None,
+                "has_more": has_more,
+            }
+            request.respond(200, _JSON, msgspec.json.encode(body))
+
+        _take_steps(request, self._collect([keys], 0, limit + 1, respond))
+
+    def list_all(self, request: Request, query: Query) -> None:
+        """Every stream of the server as descriptors; by place (`offset`) or behind a name."""
+        limit = _limit(query, LIST_LIMIT_MAX, default=LIST_ALL_DEFAULT)
+        skipped, after = _whole_number(query, b"offset", 0), _text(query, b"after")
+
+        def respond(streams: list[Stream]) -> None:
+            body = [_descriptor(stream) for stream in streams]
+            request.respond(200, _JSON, msgspec.json.encode(body))
+
+        _take_steps(request, self._collect(self._all_keys(after), skipped, limit, respond))
+
+    def _all_keys(self, after: bytes) -> list[_Range]:
+        """Names in the default bucket are shown without it, but for those that would then seem to
+        be in another bucket: two orders that have to be merged."""
+        names, end = self._names, _DEFAULT_ROOT + _END
+        bare = _Range(names, _DEFAULT_ROOT, end, lambda key: path_of(key) != key)
+        whole = [
+            _Range(names, b"", _DEFAULT_ROOT),
+            _Range(names, _DEFAULT_ROOT, end, lambda key: path_of(key) == key),
+            _Range(names, end, _END),
+        ]
+        if after:
+            bare.go_behind(_DEFAULT_ROOT + after)
+            for keys in whole:
+                keys.go_behind(after)
+        return [bare, *whole]
+
+    def _collect(
+        self,
+        ranges: list[_Range],
+        skipped: int,
+        limit: int,
+        respond: Callable[[list[Stream]], None],
+    ) -> Steps:
+        found: list[Stream] = []
+        looked_up = 0
+        now_ms = self._clock.now_ms()
+        while len(found) < limit:
+            empty = [keys for keys in ranges if not keys.ahead]
+            if empty:
+                for keys in empty:
+                    keys.look_ahead(min(KEYS_AT_ONCE, skipped + limit))
+                ranges = [keys for keys in ranges if keys.ahead or not keys.is_over]
+                if not ranges:
+                    break
+                yield
+                continue
+            key = min(ranges, key=_Range.shown_next).ahead.popleft()
+            if skipped:
+                skipped -= 1
+                continue
+            stream = self._engine.machine.look_up(key)
+            if stream is not None and not self._engine.lifetimes.is_over(stream, now_ms):
+                found.append(stream)
+            looked_up += 1
+            if looked_up % STREAMS_AT_ONCE == 0:
+                yield
+        respond(found)
+
+    def list_buckets(self, request: Request, query: Query) -> None:
+        limit = _limit(query, LIST_LIMIT_MAX)
+        prefix, after = _text(query, b"prefix"), _text(query, b"after")
+        buckets = self._names.buckets
+        found = list(islice(self._bucket_names(prefix, after), limit + 1))
+        page, has_more = found[:limit], len(found) > limit
+        body = {
+            "prefix": prefix.decode(),
+            "bucket_count": len(page),
+            "buckets": [
+                {
+                    "bucket_id": name.decode(),
+                    "streams": buckets[name].streams,
+                    "created_at_ms": buckets[name].created_ms,
+                }
+                for name in page
+            ],
+            "next_cursor": page[-1].decode() if has_more else None,
+            "has_more": has_more,
+        }
+        request.respond(200, _JSON, msgspec.json.encode(body))
+
+    def _bucket_names(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
+        is_behind = after >= prefix and after != b""
+        first = after if is_behind else prefix
+        return self._names.buckets.irange(first, prefix + _END, inclusive=(not is_behind, False))
+
+
+class _Range:
+    """The keys from one place up to another, in order; those that are not `wanted` left out."""
+
+    def __init__(
+        self,
+        names: Namespace,
+        first: bytes,
+        end: bytes,
+        wanted: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        self._names = names
+        self._next, self._is_inclusive = first, True
+        self._end = end
+        self._wanted = wanted
+        self.ahead: deque[bytes] = deque()
+        self.is_over = False
+
+    def go_behind(self, key: bytes) -> None:
+        if key >= self._next:
+            self._next, self._is_inclusive = key, False
+
+    def look_ahead(self, count: int) -> None:
+        """Anew each time: names come and go between two looks."""
+        if self.is_over:
+            return
+        found = self._names.keys_from(self._next, inclusive=self._is_inclusive)
+        looked_at = 0
+        for key in islice(found, count):
+            if key >= self._end:
+                break
+            looked_at += 1
+            self._next, self._is_inclusive = key, False
+            if self._wanted is None or self._wanted(key):
+                self.ahead.append(key)
+        self.is_over = looked_at < count
+
+    def shown_next(self) -> bytes:
+        return path_of(self.ahead[0])
+
+
+def _take_steps(request: Request, steps: Steps) -> None:
+    try:
+        next(steps)
+    except StopIteration:
+        return
+    except StreamError as error:
+        respond_error(request, error)
+        return
+    asyncio.get_running_loop().call_soon(_take_steps, request, steps)
+
+
+def _limit(query: Query, maximum: int, default: int | None = None) -> int:
+    limit = _whole_number(query, b"limit", default or maximum)
+    if not 1 <= limit <= maximum:
+        raise InvalidRequest(f"limit must be from 1 to {maximum}")
+    return limit
+
+
+def _whole_number(query: Query, name: bytes, default: int) -> int:
+    text = query.one(name)
+    if text is None:
+        return default
+    if not text.isdigit() or len(text) > 15:
+        raise InvalidRequest(f"{name.decode()} must be a whole number")
+    return int(text)
+
+
+def _text(query: Query, name: bytes) -> bytes:
+    text = query.one(name) or b""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{name.decode()} must be UTF-8") from None
+    return text
+
+
+def _stream_id(stream: Stream) -> str:
+    return split_key(stream.path)[1].decode()
+
+
+def _bucket_entry(stream: Stream) -> dict[str, object]:
+    return {
+        "stream_id": _stream_id(stream),
+        "status": "Closed" if stream.closed else "Open",
+        "content_type": stream.content_type.decode("latin-1"),
+        "tail_offset": stream.tail,
+        "created_at_ms": stream.created_ms,
+        "last_write_at_ms": stream.last_write_ms,
+    }
+
+
+def _descriptor(stream: Stream) -> dict[str, object]:
+    deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
+    sealed = sealed_through(stream)
+    return {
+        "name": text_of(stream.path),
+        "created_at": encode_timestamp(stream.created_ms),
+        "expires_at": None if deadline is None else encode_timestamp(deadline),
+        "epoch": 0,
+        "next_offset": stream.tail,
+        "sealed_through": sealed,
+        "uploaded_through": sealed,  # a segment is in the store before anybody hears of it
+        "profile": "generic",
+    }
+
+
+def sealed_through(stream: Stream) -> str:
+    """Up to where the stream's own content lies in segments, `-1` when nothing does.
+
+    What a fork inherited is its source's to tell. What was trimmed counts: it is nowhere else.
+    """
+    log = stream.log
+    cold = (log.cold_ordinal, log.cold_byte) if log.cold_byte > log.own_byte else (0, 0)
+    place = max(cold, (log.first_ordinal, log.first_byte))
+    return BEGINNING_TOKEN.decode() if place == (0, 0) else encode_offset(*place)
