@@ -229,7 +229,12 @@ class ColdTier:
         self._objects = disk.objects
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
         self.windows = Windows(
-            engine.machine, disk.catalog, self._reader, WINDOW_THREADS, config.cold_timeout
+            engine.machine,
+            disk.catalog,
+            self._reader,
+            WINDOW_THREADS,
+            config.cold_timeout,
+            engine.faults,
         )
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
         self._engine = engine
@@ -250,7 +255,7 @@ class ColdTier:
         self.checkpointer.after.append(self.residency.shelved)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
         self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
-        self.memory = MemoryKeeper()
+        self.memory = MemoryKeeper(engine.faults)
         self._job_thread = OffLoop("jobs", 1)
         job_table = JobTable(engine.clock)
         self.jobs = JobRoutes(
@@ -349,12 +354,16 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
-    blobs = BlobWorker(storage.blobs, storage.machine, None if cold is None else cold.holds)
-    windows = Windows(engine.machine, None, None, WINDOW_THREADS) if cold is None else cold.windows
+    blobs = BlobWorker(storage.blobs, storage.machine, cold.holds if cold else None, faults)
+    windows = (
+        Windows(engine.machine, None, None, WINDOW_THREADS, faults=faults)
+        if cold is None
+        else cold.windows
+    )
     handlers = _build_handlers(config, engine, blobs, windows, paths, _tag_id(storage), scheme)
     readiness = Readiness(faults)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
-    wakes = Wakes(engine, Couriers(loop))
+    wakes = Wakes(engine, Couriers(loop, faults=faults))
     server = Server(
         app,
         _http_limits(config),
@@ -365,7 +374,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
     engine.abandon = server.abandon
     pipeline = None
     if cold is not None and config.pipeline == "auto":
-        pipeline = PipelineProcess(config, cold.jobs)
+        pipeline = PipelineProcess(config, cold.jobs, faults)
     app.metrics = Metrics(
         server,
         engine,

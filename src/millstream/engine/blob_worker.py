@@ -10,6 +10,8 @@ import structlog
 
 from millstream.engine.holds import Holds
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.upkeep import Upkeep
+from millstream.faults import Faults
 from millstream.state.machine import StateMachine
 from millstream.tier.blobs import SNAPSHOTS, BlobStore
 
@@ -21,22 +23,35 @@ Result = TypeVar("Result")
 
 
 class BlobWorker:
-    def __init__(self, store: BlobStore, machine: StateMachine, holds: Holds | None = None) -> None:
+    def __init__(
+        self,
+        store: BlobStore,
+        machine: StateMachine,
+        holds: Holds | None = None,
+        faults: Faults | None = None,
+    ) -> None:
         self.store = store
         self._holds = holds or Holds()
         self._machine = machine
         self._threads = OffLoop("blobs", THREADS)
+        self._upkeep = Upkeep(faults or Faults(), "blobs", seconds_min=0.0, seconds_max=0.0)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._threads.start(loop)
 
     def run(self, work: Callable[[], Result], done: Callable[[Result | OSError], None]) -> None:
-        """Does the work on a thread and calls `done` on the loop with its result or its error."""
+        """Does the work on a thread and calls `done` on the loop with its result or its error.
+
+        Whoever waits is always told: after an error that nobody expected, that it did not work.
+        """
 
         def finished(result: Result | Exception) -> None:
-            if isinstance(result, Exception) and not isinstance(result, OSError):
-                raise result
-            done(result)
+            if not isinstance(result, Exception):
+                self._upkeep.worked()
+            elif not isinstance(result, OSError):
+                self._upkeep.failed(result, "")
+                result = OSError("an unexpected error, see the log")
+            self._upkeep.tell(done, result)
 
         self._threads.run(work, finished)
 

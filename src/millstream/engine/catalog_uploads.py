@@ -18,6 +18,7 @@ import structlog
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.upkeep import Upkeep, is_expected
 from millstream.errors import DamagedBackup
 from millstream.limits import CATALOG_NUDGE_SECONDS, CATALOG_UPLOAD_SHARE
 from millstream.state.changes import Capture
@@ -37,7 +38,8 @@ from millstream.tier.objects import ObjectStore
 
 log = structlog.get_logger("millstream.backup")
 
-RETRY_SECONDS_MIN = 5.0
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
+COMPLAINT = "cannot upload the catalog; trying again later"
 
 
 class CopiedCatalog(Protocol):
@@ -89,7 +91,9 @@ class CatalogUploads:
         self._kept: list[Manifest] | None = None  # None: nobody has looked yet
         self._copied_lsns: dict[str, int] = {}  # files of the newest manifest that we stored
         self._is_busy = False
-        self._is_failing = False
+        self._upkeep = Upkeep(
+            engine.faults, "uploads", seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX
+        )
         self._not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._nudge_timer: asyncio.TimerHandle | None = None
@@ -104,6 +108,7 @@ class CatalogUploads:
         self._checkpointer.after.append(self._shelved)
         self._thread.run(self._look, self._looked)
         self._nudge_timer = loop.call_later(self._nudge_seconds, self._nudge)
+        self._nudged = self._upkeep.guarded(self._look_for_work, COMPLAINT)
 
     @property
     def oldest_lsn(self) -> int:
@@ -139,6 +144,9 @@ class CatalogUploads:
     def _nudge(self) -> None:
         """Sees to it that there is something newer to upload when somebody waits for it."""
         self._nudge_timer = self._loop.call_later(self._nudge_seconds, self._nudge)
+        self._nudged()
+
+    def _look_for_work(self) -> None:
         if self._is_busy or self._timer is not None or self._checkpointer.is_closing:
             return
         if self._catalog.lsn > self.newest_lsn:
@@ -153,31 +161,51 @@ class CatalogUploads:
         return _load_kept(self._objects, self._store_id)
 
     def _looked(self, result: list[Manifest] | Exception) -> None:
-        if self._kept is None and not isinstance(result, Exception):
+        if isinstance(result, Exception):
+            if not is_expected(result):  # else the first upload looks again
+                self._upkeep.failed(result, COMPLAINT)
+        elif self._kept is None:
             self._kept = result
 
     def _begin(self, objects: ObjectStore) -> None:
+        """Whatever goes wrong from here on comes to `_failed`, which sees to the next try."""
         self._is_busy = True
         self._ended.clear()
         began = self._loop.time()
 
+        def guard(step: Callable[[], None]) -> None:
+            try:
+                step()
+            except Exception as error:
+                self._failed(began, error)
+
         def copied(copies: _Copies | Exception) -> None:
             if isinstance(copies, Exception):
-                self._stored(began, copies)
-                return
+                raise copies
             kept, now_ms = self._kept, self._engine.clock.now_ms()
             self._thread.run(
                 lambda: self._store(objects, copies, kept, now_ms),
-                lambda result: self._stored(began, result),
+                lambda result: guard(lambda: self._stored(began, result)),
             )
 
-        self._checkpointer.run_in_thread(self._copy, copied)
+        guard(
+            lambda: self._checkpointer.run_in_thread(
+                self._copy, lambda copies: guard(lambda: copied(copies))
+            )
+        )
 
     def _copy(self) -> _Copies:
         """In the checkpoint's thread: every file that changed, all of one position."""
         catalog, newest = self._catalog, self._kept[0] if self._kept else None
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
+        try:
+            return self._copy_changed(catalog, newest)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)  # perhaps the disk is full
+            raise
+
+    def _copy_changed(self, catalog: CopiedCatalog, newest: Manifest | None) -> _Copies:
         copies = _Copies(catalog.lsn, [], {})
         for name, shard in catalog.file_names().items():
             copied_lsn = self._copied_lsns.get(name, -1)
@@ -211,30 +239,33 @@ class CatalogUploads:
         return _Stored(kept, [path.name for path in copies.paths])
 
     def _stored(self, began: float, result: _Stored | Exception) -> None:
-        now = self._loop.time()
-        wait = max(self._interval_seconds, (now - began) * CATALOG_UPLOAD_SHARE)
-        self._is_busy = False
         if isinstance(result, Exception):
-            self._failed(result, max(wait, RETRY_SECONDS_MIN))
-        else:
-            self._not_before = now + wait
-            self._is_failing = False
-            self._kept = result.kept
-            lsn = result.kept[0].lsn
-            self._copied_lsns.update(dict.fromkeys(result.copied, lsn))
-            self.count += 1
-            log.info("catalog uploaded", lsn=lsn, files=len(result.copied))
-            for call in self.after:
-                call()
-        self._ended.set()
+            raise result
+        self._not_before = self._loop.time() + self._rest_seconds(began)
+        self._kept = result.kept
+        lsn = result.kept[0].lsn
+        self._copied_lsns.update(dict.fromkeys(result.copied, lsn))
+        self.count += 1
+        self._upkeep.worked()
+        log.info("catalog uploaded", lsn=lsn, files=len(result.copied))
+        self._end()
+        for call in self.after:
+            self._upkeep.tell(call)
 
-    def _failed(self, error: Exception, wait: float) -> None:
-        if not self._is_failing:
-            log.warning("cannot upload the catalog; trying again later", error=str(error))
-        self._is_failing = True
+    def _rest_seconds(self, began: float) -> float:
+        took = self._loop.time() - began
+        return max(self._interval_seconds, took * CATALOG_UPLOAD_SHARE)
+
+    def _failed(self, began: float, error: Exception) -> None:
+        wait = max(self._rest_seconds(began), self._upkeep.failed(error, COMPLAINT))
         self._not_before = self._loop.time() + wait
         if self._timer is None and not self._checkpointer.is_closing:
             self._timer = self._loop.call_later(wait, self._timer_rang)
+        self._end()
+
+    def _end(self) -> None:
+        self._is_busy = False
+        self._ended.set()
 
     # The end
 
@@ -245,7 +276,7 @@ class CatalogUploads:
                 timer.cancel()
         if self._is_busy:
             await self._ended.wait()
-        if self._catalog.lsn > self.newest_lsn and not self._is_failing:
+        if self._catalog.lsn > self.newest_lsn and not self._upkeep.failures:
             settings = self._objects.settings
             seconds = min(settings.timeout_seconds, self._closing_seconds)
             self._begin(ObjectStore(settings._replace(timeout_seconds=max(seconds, 0.1))))

@@ -16,6 +16,7 @@ import structlog
 
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.upkeep import Upkeep
 from millstream.formats.changes import Changes
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import Disk
@@ -30,7 +31,7 @@ from millstream.state.records import take_records
 
 log = structlog.get_logger("millstream.checkpoint")
 
-RETRY_SECONDS = 2.0
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 15.0
 CLOSING_WAL_BYTES = MIB  # a stop with less to replay needs no checkpoint
 
 Result = TypeVar("Result")
@@ -72,7 +73,16 @@ class Checkpointer:
         self._written_at_last = -wal_bytes_recovered
         self._thread = OffLoop("checkpoint", 1)
         self._lsn_of_last = engine.applied_lsn
+        self._upkeep = Upkeep(
+            engine.faults,
+            "checkpoint",
+            seconds_min=RETRY_SECONDS_MIN,
+            seconds_max=RETRY_SECONDS_MAX,
+        )
+        self._check = self._upkeep.guarded(self.check, "cannot see whether a checkpoint is due")
+        self._untold: dict[str, bytes | None] = {}  # records on their way into a capture
         self._timer: asyncio.TimerHandle | None = None
+        self._retry: tuple[asyncio.TimerHandle, Callable[[], None]] | None = None
         self._is_running = False
         self.is_closing = False
         self._is_given_up = False  # what was captured is not stored; later ones would build on it
@@ -84,7 +94,7 @@ class Checkpointer:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread.start(loop)
-        self._engine.after_batch.append(self.check)
+        self._engine.after_batch.append(self._check)
         self._timer = loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
 
     def _on_time(self) -> None:
@@ -136,21 +146,49 @@ class Checkpointer:
     def _begin(self) -> None:
         self._is_running = True
         self._ended.clear()
-        self._written_at_last = self._engine.journal.stats.bytes_written
         # Not at once: this may be called in the middle of a batch.
+        self._loop.call_soon(self._do, self._flush)
+
+    # The steps. Each may be done again after an error and ends by bringing about the next one.
+
+    def _do(self, step: Callable[[], None]) -> None:
+        """Every step runs in here: whatever it raises, it is done again after the back-off."""
+        try:
+            step()
+        except Exception as error:
+            self._do_again(step, error)
+
+    def _do_again(self, step: Callable[[], None], error: Exception) -> None:
+        delay = self._upkeep.failed(error, "checkpoint failed; the log is kept")
+        if self.is_closing:
+            self._is_given_up = True
+            self._end()
+        else:
+            self._retry = (self._loop.call_later(delay, self._retry_now), step)
+
+    def _retry_now(self) -> None:
+        if self._retry is not None:
+            (timer, step), self._retry = self._retry, None
+            timer.cancel()
+            self._do(step)
+
+    def _flush(self) -> None:
+        self._written_at_last = self._engine.journal.stats.bytes_written
         self._flusher.flush_floor(CHECKPOINT_FLUSH_BYTES, self._capture_soon)
 
     def _capture_soon(self) -> None:
-        self._loop.call_soon(self._capture)
+        self._loop.call_soon(self._do, self._capture)
 
     def _capture(self) -> None:
         """Between two batches, so that everything up to `applied_lsn` is in and nothing else."""
         if self._engine.failure is not None:
             self._give_up()
             return
-        records = take_records(self._engine.machine)
+        self._untold.update(take_records(self._engine.machine))
+        records = list(self._untold.items())
         capture = self._changes.begin_capture(self._engine.applied_lsn, records)
-        self._take(capture)
+        self._untold = {}
+        self._do(lambda: self._take(capture))
 
     def _give_up(self) -> None:
         """Memory is not what the log says: nothing of it may get into the catalog."""
@@ -163,13 +201,14 @@ class Checkpointer:
             self._give_up()
             return
         capture.take_some(CAPTURE_STREAMS)
-        if not capture.is_complete:
-            self._loop.call_soon(self._take, capture)
-            return
-        self._changes.end_capture(capture)
-        self._store(capture)
+        if capture.is_complete:
+            self._do(lambda: self._store(capture))
+        else:
+            self._loop.call_soon(self._do, lambda: self._take(capture))
 
     def _store(self, capture: Capture) -> None:
+        self._changes.end_capture(capture)
+
         def work() -> int:
             changes, hot = capture.encode()
             blocks = encode_checkpoint(self._store_id, changes, hot)
@@ -177,30 +216,32 @@ class Checkpointer:
             self._catalog.merge(changes)
             return size
 
-        self._thread.run(work, lambda result: self._stored(capture, result))
+        def store() -> None:
+            self._thread.run(work, stored)
 
-    def _stored(self, capture: Capture, result: int | Exception) -> None:
-        if isinstance(result, Exception):
-            log.warning("checkpoint failed; the log is kept", error=str(result))
-            if self.is_closing:
-                self._is_given_up = True
-                self._end()
+        def stored(result: int | Exception) -> None:
+            if isinstance(result, Exception):
+                self._do_again(store, result)
             else:
-                self._loop.call_later(RETRY_SECONDS, self._store, capture)
-            return
+                self._do(lambda: self._settle(capture, result))
+
+        self._do(store)
+
+    def _settle(self, capture: Capture, size: int) -> None:
         self._changes.settle(capture)
-        self._lsn_of_last = capture.lsn
         self._engine.journal.retire(capture.lsn)
+        self._lsn_of_last = capture.lsn
         self.count += 1
+        self._upkeep.worked()
         log.info(
             "checkpoint",
             lsn=capture.lsn,
-            bytes=result,
+            bytes=size,
             streams=len(capture.streams),
             hot_streams=len(capture.hot),
         )
         for call in self.after:
-            call(capture)
+            self._upkeep.tell(call, capture)
         self._end()
 
     def _end(self) -> None:
@@ -208,23 +249,24 @@ class Checkpointer:
         self._ended.set()
         waiting, self._waiting = self._waiting, []
         for call in waiting:
-            call()
-        self.check()
+            self._upkeep.tell(call)
+        self._check()
 
     async def finish(self, *, is_wanted: bool = False) -> None:
         """The last checkpoint, unless there is next to nothing to replay and nobody wants it."""
         if self._timer is not None:
             self._timer.cancel()
-        if self.check in self._engine.after_batch:
-            self._engine.after_batch.remove(self.check)
+        if self._check in self._engine.after_batch:
+            self._engine.after_batch.remove(self._check)
         self.is_closing = True  # what fails from now on is not tried again
+        self._retry_now()
         if self._is_running:
             await self._ended.wait()
         is_due = self._wal_grown() >= CLOSING_WAL_BYTES or (is_wanted and self.has_news())
         if is_due and not self._is_given_up and self._engine.failure is None:
             self._is_running = True
             self._ended.clear()
-            self._capture()
+            self._do(self._capture)
             await self._ended.wait()
 
     async def close(self) -> None:

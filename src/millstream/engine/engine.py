@@ -54,7 +54,7 @@ class Engine:
         self.appends = 0
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
-        self.hot_budget = HotBudget(journal.submit)
+        self.hot_budget = HotBudget(journal.submit, self.faults)
         self.lifetimes = Lifetimes(self)
         self.failure: Exception | None = None  # apply failed: memory is not what the log says
         self.failed: Callable[[], None] = _nothing  # told of it, once

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -19,6 +20,8 @@ from millstream.engine.flush_planning import FlushLimits, ShardHeat, plan_flushe
 from millstream.engine.held_content import HeldContent
 from millstream.engine.holds import Holds
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.upkeep import Upkeep
+from millstream.errors import StreamError
 from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
@@ -48,6 +51,15 @@ class Flushed(NamedTuple):
     runs: list[Run]
 
 
+class _Flush:
+    """One shard's, from the first stream that is looked at until all who wait are told."""
+
+    def __init__(self, shard: int, *, is_whole: bool) -> None:
+        self.shard = shard
+        self.is_whole = is_whole  # not a single stream that somebody asked for
+        self.name: str | None = None  # of the segment, once it is on its way into the state
+
+
 class Flusher:
     def __init__(
         self,
@@ -65,11 +77,15 @@ class Flusher:
         self._limits = limits
         self._holds = holds or Holds()
         self._threads = OffLoop("flush", FLUSH_THREADS)
-        self._flushing: set[int] = set()
+        self._flushing: dict[int, _Flush] = {}
+        self._again: set[int] = set()  # shards whose flush failed
         self._since_ms = [0] * engine.machine.shards  # 0: the shard holds nothing unpublished
         self._held = HeldContent(engine.machine.by_id)
         self._waiting: list[tuple[int, Callable[[Exception | None], None]]] = []
-        self._failures = 0
+        self._upkeep = Upkeep(
+            engine.faults, "flush", seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX
+        )
+        self._check = self._upkeep.guarded(self.check, "cannot see what to flush")
         self._paused_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closing = False
@@ -79,7 +95,7 @@ class Flusher:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._threads.start(loop)
-        self._engine.after_batch.append(self.check)
+        self._engine.after_batch.append(self._check)
         for stream in self._engine.machine.by_id.values():  # what the replayed log published
             self._held.add_stream(stream)
         self._look_at_ages()
@@ -88,6 +104,11 @@ class Flusher:
     def held_bytes(self) -> int:
         """Published content that is still in memory."""
         return self._held.memory_bytes
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the last flush failed; None when it did not."""
+        return self._upkeep.error
 
     # When
 
@@ -109,12 +130,24 @@ class Flusher:
         if total >= self._limits.hot_bytes:
             share = self._limits.hot_bytes // len(hot_bytes)
             full = frozenset(shard for shard, hot in enumerate(hot_bytes) if hot >= share)
-        is_failing = self._failures > 0
+        is_failing = self._upkeep.failures > 0
         if is_failing and bool(full) != bool(self._engine.hot_budget.full_shards):
             log.warning("appends wait for the cold store" if full else "appends go on")
         self._engine.hot_budget.set_full(full, is_store_failing=is_failing)
 
     def _look_at_ages(self) -> None:
+        self._timer = self._loop.call_later(AGE_CHECK_SECONDS, self._look_at_ages)
+        failures = self._upkeep.failures
+        self._check()
+        try:
+            self._plan_by_age()
+        except Exception as error:
+            self._upkeep.failed(error, "cannot see what to flush")
+        is_quiet = not self._again and not self._flushing
+        if is_quiet and self._upkeep.failures == failures:
+            self._note_worked()  # there is nothing left of what went wrong
+
+    def _plan_by_age(self) -> None:
         now_ms = self._engine.clock.now_ms()
         for shard, hot in enumerate(self._changes.hot_bytes):
             if not hot:
@@ -122,7 +155,6 @@ class Flusher:
             elif not self._since_ms[shard]:
                 self._since_ms[shard] = now_ms
         self._plan()
-        self._timer = self._loop.call_later(AGE_CHECK_SECONDS, self._look_at_ages)
 
     def _plan(self, floor_bytes: int | None = None) -> None:
         if self._is_closing or len(self._flushing) >= FLUSH_THREADS:
@@ -139,6 +171,17 @@ class Flusher:
             if len(self._flushing) >= FLUSH_THREADS:
                 return
             self._flush_shard(shard)
+
+    def _retry(self) -> None:
+        """What failed is due, however little it is."""
+        if self._is_closing or self._loop.time() < self._paused_until:
+            return  # another failure has set a later time
+        for shard in list(self._again):
+            if len(self._flushing) < FLUSH_THREADS and shard not in self._flushing:
+                self._again.discard(shard)
+                if self._changes.hot_bytes[shard]:
+                    self._flush_shard(shard)
+        self._check()
 
     def flush_floor(self, floor_bytes: int, done: Callable[[], None]) -> None:
         """Flushes every shard with at least so much, then calls `done`, also after a failure."""
@@ -165,17 +208,28 @@ class Flusher:
         if shard in self._flushing:
             self._waiting.append((shard, lambda _: self.flush_stream(stream, bytes_max, done)))
             return
-        self._flushing.add(shard)
+        flush = self._flushing[shard] = _Flush(shard, is_whole=False)
         self._waiting.append((shard, done))
-        self._upload(shard, [_first_messages(_content(stream), bytes_max)])
+        self._guard(
+            flush, lambda: self._upload(flush, [_first_messages(_content(stream), bytes_max)])
+        )
 
     def _flush_shard(self, shard: int) -> None:
-        self._flushing.add(shard)
+        flush = self._flushing[shard] = _Flush(shard, is_whole=True)
         self._since_ms[shard] = 0
-        self._gather(shard, iter(self._changes.hot_streams(shard)), [], 0)
+        self._guard(
+            flush, lambda: self._gather(flush, iter(self._changes.hot_streams(shard)), [], 0)
+        )
+
+    def _guard(self, flush: _Flush, step: Callable[[], None]) -> None:
+        """Every step runs in here: whatever it raises, the flush is over and its shard free."""
+        try:
+            step()
+        except Exception as error:
+            self._failed(flush, error)
 
     def _gather(
-        self, shard: int, streams: Iterator[Stream], contents: list[Content], size: int
+        self, flush: _Flush, streams: Iterator[Stream], contents: list[Content], size: int
     ) -> None:
         """A few streams at a time, so that nobody waits for it."""
         by_id = self._engine.machine.by_id
@@ -192,17 +246,18 @@ class Flusher:
                 size += log.tail_byte - log.cold_byte
                 contents.append(_content(stream))
         else:
-            self._loop.call_soon(self._gather, shard, streams, contents, size)
+            go_on = partial(self._gather, flush, streams, contents, size)
+            self._loop.call_soon(self._guard, flush, go_on)
             return
-        self._upload(shard, contents)
+        self._upload(flush, contents)
 
-    def _upload(self, shard: int, contents: list[Content]) -> None:
+    def _upload(self, flush: _Flush, contents: list[Content]) -> None:
         contents = [content for content in contents if content.blocks]
         if not contents or self._is_closing:
-            self._finished(shard, OSError("the server stops") if contents else None)
+            self._finished(flush, OSError("the server stops") if contents else None)
             return
-        created_ms = self._engine.clock.now_ms()
-        name = segment_name(shard, created_ms, secrets.token_hex(4))
+        shard, created_ms = flush.shard, self._engine.clock.now_ms()
+        name = flush.name = segment_name(shard, created_ms, secrets.token_hex(4))
         self._holds.add(name)
 
         def work() -> Flushed:
@@ -212,67 +267,75 @@ class Flusher:
             segment = Segment(name, shard, size, encoded.footer_bytes, rows, created_ms)
             return Flushed(segment, encoded.runs)
 
-        self._threads.run(work, lambda result: self._uploaded(shard, name, result))
+        self._threads.run(
+            work, lambda result: self._guard(flush, lambda: self._uploaded(flush, result))
+        )
 
-    def _uploaded(self, shard: int, name: str, result: Flushed | Exception) -> None:
+    def _uploaded(self, flush: _Flush, result: Flushed | Exception) -> None:
         if isinstance(result, Exception):
-            self._holds.remove(name)
-            self._failed(shard, result)
-            return
-        if self._failures:
-            log.info("the cold store is back")
-            self._failures = 0
-            self._paused_until = 0.0
+            raise result
         self.segments += 1
         self.bytes_uploaded += result.segment.size
-        self._publish(shard, result.segment, result.runs)
+        command = PublishRuns(self._engine.clock.now_ms(), *result)
+        self._engine.submit(
+            command,
+            lambda _, outcome: self._guard(
+                flush, lambda: self._published(flush, result.runs, outcome)
+            ),
+            None,
+        )
 
-    def _failed(self, shard: int, error: Exception) -> None:
-        if not self._failures:
-            log.warning(
-                "cannot write to the cold store; appends go on until the hot budget is used",
-                error=str(error),
-            )
-        delay = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2**self._failures)
-        self._failures = min(self._failures + 1, 10)
+    def _published(self, flush: _Flush, runs: list[Run], outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            raise outcome
+        self._held.add(runs)
+        self._note_worked()
+        self._finished(flush, None)
+
+    def _note_worked(self) -> None:
+        if self._upkeep.worked():
+            log.info("the cold store is back")
+            self._paused_until = 0.0
+
+    def _failed(self, flush: _Flush, error: Exception) -> None:
+        if self._flushing.get(flush.shard) is not flush:
+            self._engine.faults.report("flush", error)  # it was over already
+            return
+        what = "publish a flush" if isinstance(error, StreamError) else "write to the cold store"
+        delay = self._upkeep.failed(
+            error, f"cannot {what}; appends go on until the hot budget is used"
+        )
+        if flush.is_whole:
+            self._again.add(flush.shard)
         self._paused_until = self._loop.time() + delay
-        self._loop.call_later(delay, self.check)
-        self._finished(shard, error)
+        self._loop.call_later(delay, self._retry)
+        self._finished(flush, error)
         if self._engine.hot_budget.full_shards:
-            self._mark_full(sum(self._changes.hot_bytes))
+            self._upkeep.tell(self._mark_full, sum(self._changes.hot_bytes))
 
-    def _publish(self, shard: int, segment: Segment, runs: list[Run]) -> None:
-        def published(_: object, outcome: Outcome) -> None:
-            self._holds.remove(segment.name)
-            if isinstance(outcome, Exception):
-                self._finished(shard, outcome)
-                return
-            self._held.add(runs)
-            self._finished(shard, None)
-
-        command = PublishRuns(self._engine.clock.now_ms(), segment, runs)
-        self._engine.submit(command, published, None)
-
-    def _finished(self, shard: int, error: Exception | None) -> None:
-        self._flushing.discard(shard)
+    def _finished(self, flush: _Flush, error: Exception | None) -> None:
+        shard = flush.shard
+        del self._flushing[shard]
+        if flush.name is not None:
+            self._holds.remove(flush.name)
         waiting = [call for waits_for, call in self._waiting if waits_for == shard]
         self._waiting = [each for each in self._waiting if each[0] != shard]
         for call in waiting:
-            call(error)
+            self._upkeep.tell(call, error)
         if error is None and not self._is_closing:
-            self._loop.call_soon(self.check)
+            self._loop.call_soon(self._check)
 
     def _drop_held(self, allowed_bytes: int) -> None:
         if not self._held.shrink(allowed_bytes) and not self._is_closing:
-            self._loop.call_soon(self.check)
+            self._loop.call_soon(self._check)
 
     async def close(self) -> None:
         """Nothing is begun any more; what was begun is published or given up."""
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
-        if self.check in self._engine.after_batch:
-            self._engine.after_batch.remove(self.check)
+        if self._check in self._engine.after_batch:
+            self._engine.after_batch.remove(self._check)
         await self._threads.wait_idle()
         self._threads.close()
 

@@ -25,6 +25,7 @@ from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.holds import Holds
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.upkeep import Upkeep
 from millstream.limits import (
     GARBAGE_GRACE_SECONDS,
     GARBAGE_RETRY_SECONDS,
@@ -44,6 +45,9 @@ SEGMENTS = "segments/"
 FIRST_LOOK_SECONDS = 300.0  # after the start: by then what recovery left to do is done
 LOOK_SECONDS = 3600.0  # between two listings of the whole store
 DELETE_AT_ONCE = 100  # objects in one go: orphans are looked up once more, on the loop
+
+RETRY_SECONDS_MIN = 5.0
+COMPLAINT = "garbage stays for now"
 
 UNREFERRED = "no live run left"
 SUPERSEDED = "snapshot superseded or deleted"
@@ -126,6 +130,13 @@ class Garbage:
         self._first_look_seconds = first_look_seconds
         self._look_seconds = look_seconds
         self._thread = OffLoop("garbage", 1)
+        self._upkeep = Upkeep(
+            engine.faults,
+            "garbage",
+            seconds_min=min(RETRY_SECONDS_MIN, GARBAGE_RETRY_SECONDS),
+            seconds_max=GARBAGE_RETRY_SECONDS,
+        )
+        self._take_blobs = self._upkeep.guarded(self.take_unused_blobs, COMPLAINT)
         self._remembered: dict[str, Item] = {}  # blobs and orphans
         self._shelved: deque[tuple[float, int]] = deque()  # when a checkpoint of which lsn was
         self._settled_lsn = 0  # of the newest checkpoint that is older than the grace
@@ -144,7 +155,7 @@ class Garbage:
         self._checkpointer.after.append(self._checkpointed)
         self._uploads.after.append(self._collect_soon)
         self._uploads.is_awaited = lambda: self._waits_for_upload
-        self._engine.after_batch.append(self.take_unused_blobs)
+        self._engine.after_batch.append(self._take_blobs)
         self._listing_timer = loop.call_later(self._first_look_seconds, self._list_now)
         self._collect_soon()
 
@@ -179,7 +190,11 @@ class Garbage:
         """What may go and what not, as of now."""
 
         def read(found: list[SegmentGarbage] | Exception) -> None:
-            done(found if isinstance(found, Exception) else self._report(found))
+            try:
+                result = found if isinstance(found, Exception) else self._report(found)
+            except Exception as error:
+                result = error
+            self._upkeep.tell(done, result)
 
         self._checkpointer.run_in_thread(self._catalog.garbage, read)
 
@@ -222,12 +237,7 @@ class Garbage:
         if self._is_collecting:
             self._collect_soon()
         else:
-            self.collect(self._collected)
-
-    def _collected(self, result: Collected) -> None:
-        if result.error is not None:
-            log.warning("garbage stays for now", error=str(result.error))
-            self._collect_in(GARBAGE_RETRY_SECONDS)
+            self.collect(lambda result: None)
 
     def collect(self, done: Callable[[Collected], None]) -> None:
         """Deletes all that may go now; `done` hears what is gone."""
@@ -235,14 +245,36 @@ class Garbage:
             done(Collected([], BlockingIOError("garbage is being collected already")))
             return
         self._is_collecting = True
+        collected = Collected([], None)
 
         def looked(report: Report | Exception) -> None:
             if isinstance(report, Exception):
-                self._end(Collected([], report), done)
-            else:
-                self._delete_next(report.ready, Collected([], None), done)
+                raise report
+            self._delete_next(report.ready, collected, done)
 
-        self.look(looked)
+        self._guard(
+            lambda: self.look(
+                lambda report: self._guard(lambda: looked(report), [], collected, done)
+            ),
+            *([], collected, done),
+        )
+
+    def _guard(
+        self,
+        step: Callable[[], None],
+        names: list[str],
+        collected: Collected,
+        done: Callable[[Collected], None],
+    ) -> None:
+        """Every step runs in here: whatever it raises, the collection ends, and `done` hears it.
+
+        `names` are those that are being deleted.
+        """
+        try:
+            step()
+        except Exception as error:
+            self._going.difference_update(names)
+            self._end(collected._replace(error=error), done)
 
     def _delete_next(
         self, items: list[Item], collected: Collected, done: Callable[[Collected], None]
@@ -256,11 +288,13 @@ class Garbage:
         names = [item.name for item in some]
         self._going.update(names)
 
+        def guard(step: Callable[[], None]) -> None:
+            self._guard(step, names, collected, done)
+
         def forgotten(result: Exception | None) -> None:
-            self._going.difference_update(names)
             if result is not None:
-                self._end(collected._replace(error=result), done)
-                return
+                raise result
+            self._going.difference_update(names)
             for name in names:
                 self._remembered.pop(name, None)
             self.deleted += len(names)
@@ -269,14 +303,18 @@ class Garbage:
 
         def deleted(result: Exception | None) -> None:
             if result is not None:
-                forgotten(result)
-                return
+                raise result
             listed = [item.name for item in some if item.reason == UNREFERRED]
             self._checkpointer.run_in_thread(
-                lambda: self._catalog.forget_garbage(listed), forgotten
+                lambda: self._catalog.forget_garbage(listed),
+                lambda result: guard(lambda: forgotten(result)),
             )
 
-        self._thread.run(lambda: self._objects.delete(names), deleted)
+        guard(
+            lambda: self._thread.run(
+                lambda: self._objects.delete(names), lambda result: guard(lambda: deleted(result))
+            )
+        )
 
     def _still_garbage(self, items: list[Item]) -> list[Item]:
         """Orphans are looked at once more: somebody slow may have referred to one by now."""
@@ -288,9 +326,13 @@ class Garbage:
 
     def _end(self, collected: Collected, done: Callable[[Collected], None]) -> None:
         self._is_collecting = False
+        if collected.error is None:
+            self._upkeep.worked()
+        else:
+            self._collect_in(self._upkeep.failed(collected.error, COMPLAINT))
         if collected.items:
             log.info("garbage collected", objects=len(collected.items))
-        done(collected)
+        self._upkeep.tell(done, collected)
 
     # Orphans
 
@@ -304,7 +346,16 @@ class Garbage:
             done(None)
             return
         self._is_listing = True
-        self._list_page(self._old_objects(), done)
+        self._guard_listing(lambda: self._list_page(self._old_objects(), done), done)
+
+    def _guard_listing(
+        self, step: Callable[[], None], done: Callable[[Exception | None], None]
+    ) -> None:
+        """Every step of a listing runs in here: whatever it raises, the listing ends."""
+        try:
+            step()
+        except Exception as error:
+            self._end_listing(error, done)
 
     def _old_objects(self) -> Iterator[ObjectInfo]:
         """In the garbage thread. Young ones may be referred to any moment."""
@@ -324,9 +375,8 @@ class Garbage:
     ) -> None:
         def listed(page: list[ObjectInfo] | Exception) -> None:
             if isinstance(page, Exception):
-                log.info("the store could not be listed for orphans", error=str(page))
-                self._end_listing(page, done)
-            elif not page or self._is_closing:
+                raise page
+            if not page or self._is_closing:
                 self._end_listing(None, done)
             else:
                 check_some(iter(page))
@@ -335,11 +385,14 @@ class Garbage:
             some = list(islice(page, ORPHANS_PER_TURN))
             if some:
                 self._check(some)
-                self._loop.call_soon(check_some, page)
+                self._loop.call_soon(self._guard_listing, lambda: check_some(page), done)
             else:
                 self._list_page(objects, done)
 
-        self._thread.run(lambda: list(islice(objects, ORPHAN_PAGE)), listed)
+        self._thread.run(
+            lambda: list(islice(objects, ORPHAN_PAGE)),
+            lambda page: self._guard_listing(lambda: listed(page), done),
+        )
 
     def _check(self, infos: list[ObjectInfo]) -> None:
         sizes = {info.name: info.size for info in infos if info.name not in self._remembered}
@@ -368,8 +421,10 @@ class Garbage:
         self, error: Exception | None, done: Callable[[Exception | None], None]
     ) -> None:
         self._is_listing = False
+        if error is not None:
+            self._upkeep.failed(error, "the store could not be listed for orphans")
         self._collect_soon()
-        done(error)
+        self._upkeep.tell(done, error)
 
     # The end
 
@@ -379,7 +434,7 @@ class Garbage:
         for timer in (self._timer, self._listing_timer):
             if timer is not None:
                 timer.cancel()
-        if self.take_unused_blobs in self._engine.after_batch:
-            self._engine.after_batch.remove(self.take_unused_blobs)
+        if self._take_blobs in self._engine.after_batch:
+            self._engine.after_batch.remove(self._take_blobs)
         await self._thread.wait_idle()
         self._thread.close()

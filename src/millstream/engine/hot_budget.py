@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.errors import HotBudgetUsed
+from millstream.faults import Faults
 from millstream.journal.contract import Entry
 from millstream.limits import HELD_BACK_MAX, HELD_BACK_SECONDS
 
@@ -24,10 +25,11 @@ class _HeldBack(NamedTuple):
 
 
 class HotBudget:
-    def __init__(self, submit: Callable[[Entry], None]) -> None:
+    def __init__(self, submit: Callable[[Entry], None], faults: Faults | None = None) -> None:
         self.full_shards: frozenset[int] = frozenset()
         self.refused = 0  # since the start
         self._submit = submit
+        self._faults = faults or Faults()
         self._is_store_failing = False
         self._waiting: deque[_HeldBack] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -80,6 +82,10 @@ class HotBudget:
             self._refuse(self._waiting.popleft().entry)
 
     def _refuse(self, entry: Entry) -> None:
+        """An error in one reply must not cost the others theirs."""
         self.refused += 1
         _, reply, context = entry
-        reply(context, HotBudgetUsed("the cold store is behind and memory is full; try again"))
+        try:
+            reply(context, HotBudgetUsed("the cold store is behind and memory is full; try again"))
+        except Exception as error:
+            self._faults.report("reply", error)

@@ -10,6 +10,7 @@ import asyncio
 import heapq
 from typing import TYPE_CHECKING, Protocol
 
+from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
 from millstream.limits import DUE_STREAMS_AT_ONCE
 from millstream.state.commands import ExpireStream, TouchStream
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from millstream.engine.engine import Engine
 
 TOUCHES_PER_WINDOW = 4
-RETRY_SECONDS = 1.0
+RETRY_SECONDS, RETRY_SECONDS_MAX = 1.0, 30.0
+COMPLAINT = "cannot end streams whose time has come"
 SLEEP_SECONDS_MAX = 3600.0  # the wall clock may be set; look again now and then
 
 
@@ -46,6 +48,10 @@ class Lifetimes:
         self._touching: set[int] = set()  # streams whose renewal is on its way to the journal
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._upkeep = Upkeep(
+            engine.faults, "lifetimes", seconds_min=RETRY_SECONDS, seconds_max=RETRY_SECONDS_MAX
+        )
+        self._failed: set[int] = set()  # streams that are looked at again after an error
 
     def start(self, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | None = None) -> None:
         self._loop = loop
@@ -81,20 +87,65 @@ class Lifetimes:
             self._sweep_timer = None
         if self._at_rest is None:
             return
+        delay: float | None
+        try:
+            delay = self._sweep(self._at_rest)
+        except Exception as error:
+            delay = self._upkeep.failed(error, COMPLAINT)
+        else:
+            self._note_worked()
+        if delay is not None:
+            self._sweep_timer = self._loop.call_later(delay, self.sweep)
+
+    def _sweep(self, at_rest: Deadlines) -> float | None:
+        """Seconds until it is worth doing again; None: nothing at rest has a deadline."""
         machine, now_ms, limit = self._engine.machine, self._engine.clock.now_ms(), 0
         ended = 0
         while not ended:  # those in memory are seen to elsewhere: look behind them
             limit += DUE_STREAMS_AT_ONCE
-            due = self._at_rest.due(now_ms, limit)
+            due = at_rest.due(now_ms, limit)
             for stream_id in due:
-                if stream_id not in machine.by_id and self._end_at_rest(stream_id, now_ms):
+                if stream_id not in machine.by_id and self._try_end_at_rest(stream_id, now_ms):
                     ended += 1
             if len(due) < limit:
                 break
-        next_ms = self._at_rest.next_deadline()
-        if next_ms is not None:
-            delay = max((next_ms - now_ms) / 1000, RETRY_SECONDS)
-            self._sweep_timer = self._loop.call_later(min(delay, SLEEP_SECONDS_MAX), self.sweep)
+        next_ms = at_rest.next_deadline()
+        if next_ms is None:
+            return None
+        return min(max((next_ms - now_ms) / 1000, RETRY_SECONDS), SLEEP_SECONDS_MAX)
+
+    def _try_end_at_rest(self, stream_id: int, now_ms: int) -> bool:
+        """One that makes trouble must not keep those behind it alive."""
+        if stream_id in self._failed:
+            return False
+        try:
+            return self._end_at_rest(stream_id, now_ms)
+        except Exception as error:
+            self._look_again(stream_id, error)
+            return False
+
+    def _look_again(self, stream_id: int, error: Exception) -> None:
+        self._failed.add(stream_id)
+        delay = self._upkeep.failed(error, COMPLAINT)
+        self._loop.call_later(delay, self._follow_again, stream_id)
+
+    def _follow_again(self, stream_id: int) -> None:
+        """In memory by now or not: one of the two ways finds it."""
+        self._failed.discard(stream_id)
+        stream = self._engine.machine.by_id.get(stream_id)
+        if stream is None:
+            self.sweep()
+            return
+        try:
+            self.follow(stream)
+        except Exception as error:
+            self._look_again(stream_id, error)
+        else:
+            self._note_worked()
+
+    def _note_worked(self) -> None:
+        if not self._failed:
+            self._upkeep.worked()
 
     def _end_at_rest(self, stream_id: int, now_ms: int) -> bool:
         stream = self._engine.machine.find_by_id(stream_id)
@@ -112,9 +163,9 @@ class Lifetimes:
             now_ms - stream.touched_ms >= stream.ttl_ms // TOUCHES_PER_WINDOW
             and stream.stream_id not in self._touching
         ):
-            self._touching.add(stream.stream_id)
             touch = TouchStream(now_ms, stream.stream_id)
             self._engine.submit(touch, self._touched, stream.stream_id)
+            self._touching.add(stream.stream_id)
 
     def _touched(self, stream_id: int, outcome: Outcome) -> None:
         self._touching.discard(stream_id)
@@ -147,27 +198,37 @@ class Lifetimes:
     def _expire_due(self) -> None:
         self._timer = None
         now_ms = self._engine.clock.now_ms()
-        again: list[Stream] = []
         while self._due and self._due[0][0] <= now_ms:
             _, stream_id = heapq.heappop(self._due)
             self._followed.discard(stream_id)
-            stream = self._engine.machine.by_id.get(stream_id)
-            if stream is None or stream.deleted:
-                continue
-            if self.confirm_alive(stream, now_ms):
-                again.append(stream)
-            else:
-                expire = ExpireStream(now_ms, stream_id)
-                self._engine.submit(expire, self._expired, stream_id)
-        for stream in again:
-            self.follow(stream)
+            try:
+                self._expire(stream_id, now_ms)
+            except Exception as error:
+                self._look_again(stream_id, error)
+        self._note_worked()
         if self._due and self._timer is None:
             self._set_timer()
 
+    def _expire(self, stream_id: int, now_ms: int) -> None:
+        stream = self._engine.machine.by_id.get(stream_id)
+        if stream is None or stream.deleted:
+            return
+        if self.confirm_alive(stream, now_ms):
+            self.follow(stream)
+        else:
+            expire = ExpireStream(now_ms, stream_id)
+            self._engine.submit(expire, self._expired, stream_id)
+
     def _expired(self, stream_id: int, outcome: Outcome) -> None:
         """A renewal that came before it in the journal wins: then the stream is followed again."""
-        stream = self._engine.machine.find_by_id(stream_id)
-        if outcome is Done.DELETED or stream is None:
+        if outcome is Done.DELETED:
+            return
+        try:
+            stream = self._engine.machine.find_by_id(stream_id)
+        except Exception as error:
+            self._look_again(stream_id, error)
+            return
+        if stream is None:
             return
         if isinstance(outcome, StreamError):  # the journal has no room: try again, not at once
             self._loop.call_later(RETRY_SECONDS, self.follow, stream)

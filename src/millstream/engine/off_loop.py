@@ -21,19 +21,18 @@ class OffLoop:
         self._loop = loop
 
     def run(self, work: Callable[[], Result], done: Callable[[Result | Exception], None]) -> None:
-        future = self._loop.run_in_executor(self._pool, work)
+        """Raises nothing: `done` also hears when no thread can be had."""
+        try:
+            future = self._loop.run_in_executor(self._pool, work)
+        except Exception as error:
+            self._loop.call_soon(done, error)
+            return
 
         def finished(future: asyncio.Future[Result]) -> None:
             self._under_way.discard(future)
-            if future.cancelled():
-                return
-            error = future.exception()
-            if isinstance(error, Exception):
-                done(error)
-            elif error is not None:
-                raise error
-            else:
-                done(future.result())
+            if not future.cancelled():
+                error = future.exception()
+                done(future.result() if error is None else _as_exception(error))
 
         self._under_way.add(future)
         future.add_done_callback(finished)
@@ -45,3 +44,12 @@ class OffLoop:
 
     def close(self) -> None:
         self._pool.shutdown()
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What ends a program elsewhere (SystemExit) ends no service here."""
+    if isinstance(error, Exception):
+        return error
+    wrapped = RuntimeError(f"a thread was ended by {type(error).__name__}")
+    wrapped.__cause__ = error
+    return wrapped

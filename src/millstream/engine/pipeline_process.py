@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from millstream.config import Config, pipeline_environment
+from millstream.faults import Faults
 
 log = structlog.get_logger("millstream.pipeline")
 
@@ -32,8 +33,14 @@ class PipelineProcess:
     """It runs all the jobs there are and ends. Its process group is its own, with its JVM in it."""
 
     def __init__(
-        self, config: Config, work: WorkFinder, *, look_seconds: float = LOOK_SECONDS
+        self,
+        config: Config,
+        work: WorkFinder,
+        faults: Faults | None = None,
+        *,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
+        self._faults = faults or Faults()
         self._environment = pipeline_environment(config)
         self._work = work
         self._look_seconds = look_seconds
@@ -45,7 +52,6 @@ class PipelineProcess:
         run = ("-m", "millstream", "pipeline", "run", "--once", "--until-input-ends")
         self._command = (sys.executable, *run, "--server", url)
         self._task = loop.create_task(self._look_after())
-        self._task.add_done_callback(_report)
 
     async def close(self) -> None:
         """The process has ended when this returns."""
@@ -66,12 +72,17 @@ class PipelineProcess:
             await process.wait()
 
     async def _look_after(self) -> None:
+        """Until the pipeline says that it cannot run here; errors of ours do not end it."""
         failures = 0
         while True:
             await asyncio.sleep(self._look_seconds)
-            if not await self._has_work():
-                continue
-            exit_code = await self._run()
+            try:
+                exit_code = await self._run() if await self._has_work() else 0
+            except Exception as error:
+                self._faults.report("pipeline", error)
+                exit_code = 1
+            else:
+                self._faults.works("pipeline")
             if exit_code == EXIT_CANNOT_RUN:
                 log.warning(
                     "the pipeline cannot run here, see its message; the server goes on without it, "
@@ -107,8 +118,3 @@ class PipelineProcess:
             log.warning("the pipeline cannot be started", error=str(error))
             return 1
         return await self._process.wait()
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("looking after the pipeline failed", exc_info=task.exception())

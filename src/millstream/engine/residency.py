@@ -26,18 +26,30 @@ class Residency:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         told_before = self._machine.residents.welcome
+        faults = self._engine.faults
 
         def welcome(stream: Stream) -> None:
             told_before(stream)
-            self._add([stream.stream_id])
-            self._engine.lifetimes.follow(stream)
+            try:
+                self._add([stream.stream_id])
+                self._engine.lifetimes.follow(stream)
+            except Exception as error:  # whoever looked the stream up has nothing to do with it
+                faults.report("residency", error)
             if len(self._machine.by_id) > self._streams_max and not self._is_check_due:
                 self._is_check_due = True
-                loop.call_soon(self.check)  # not now: whoever asked is about to use it
+                loop.call_soon(checked)  # not now: whoever asked is about to use it
+
+        def checked() -> None:
+            try:
+                self.check()
+            except Exception as error:
+                faults.report("residency", error)
+            else:
+                faults.works("residency")
 
         self._machine.residents.welcome = welcome
         self._add(self._machine.by_id)
-        self._engine.after_batch.append(self.check)
+        self._engine.after_batch.append(checked)
 
     def shelved(self, capture: Capture) -> None:
         """A checkpoint is on the shelf: its streams may go."""

@@ -6,17 +6,16 @@ Whole runs only, so it is never exact to the message, and only what is cold: all
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
-
-import structlog
 
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.upkeep import Upkeep
 from millstream.limits import TRIMS_AT_ONCE
 from millstream.state.commands import TrimStream
 
-log = structlog.get_logger("millstream.retention")
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 300.0
 
 Ends = list[tuple[int, int, int]]  # stream id, ordinal, byte
 
@@ -35,15 +34,33 @@ class RetentionSweeps:
         self._ages = ages
         self._interval_seconds = interval_seconds
         self._thread = OffLoop("retention", 1)
+        self._upkeep = Upkeep(
+            engine.faults, "retention", seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX
+        )
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closing = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread.start(loop)
-        self._timer = loop.call_later(self._interval_seconds, self.sweep)
+        self._sweep_in(self._interval_seconds)
 
     def sweep(self) -> None:
         """Looks what is too old or too much, trims it, and comes back after the interval."""
+        self._guard(self._look)
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """Every step runs in here: whatever it raises, there is another sweep."""
+        try:
+            step()
+        except Exception as error:
+            self._sweep_in(self._upkeep.failed(error, "cannot look for content to give up"))
+
+    def _sweep_in(self, seconds: float) -> None:
+        if not self._is_closing:
+            self._timer = self._loop.call_later(seconds, self.sweep)
+
+    def _look(self) -> None:
         now_ms = self._engine.clock.now_ms()
         wanted = [
             (bucket.name, bucket.retention)
@@ -60,12 +77,11 @@ class RetentionSweeps:
                     found += self._ages.oversize(name, bytes_max)
             return found
 
-        self._thread.run(look, self._found)
+        self._thread.run(look, lambda found: self._guard(lambda: self._found(found)))
 
     def _found(self, found: Ends | Exception) -> None:
         if isinstance(found, Exception):
-            log.warning("cannot look for content to give up", error=str(found))
-            found = []
+            raise found
         self._trim(iter(found))
 
     def _trim(self, ends: Iterator[tuple[int, int, int]]) -> None:
@@ -74,7 +90,8 @@ class RetentionSweeps:
         for _ in range(TRIMS_AT_ONCE):
             end = next(ends, None)
             if end is None:
-                self._timer = self._loop.call_later(self._interval_seconds, self.sweep)
+                self._upkeep.worked()
+                self._sweep_in(self._interval_seconds)
                 return
             stream_id, ordinal, byte = end
             stream = machine.find_by_id(stream_id)
@@ -84,12 +101,11 @@ class RetentionSweeps:
                 and ordinal > stream.log.first_ordinal
             ):
                 self._engine.submit_and_forget(TrimStream(now_ms, stream_id, ordinal, byte))
-        self._loop.call_soon(self._trim, ends)
+        self._loop.call_soon(self._guard, lambda: self._trim(ends))
 
     async def close(self) -> None:
+        self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         await self._thread.wait_idle()
-        if self._timer is not None:
-            self._timer.cancel()
         self._thread.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from urllib.parse import quote
 
@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from millstream.engine.engine import Engine
+from millstream.engine.upkeep import Upkeep
 from millstream.engine.webhooks import Answer, Couriers, Webhook
 from millstream.errors import StreamError
 from millstream.limits import WAKE_STREAMS_MAX, WEBHOOK_SECONDS_MAX
@@ -37,6 +38,7 @@ log = structlog.get_logger("millstream.subscriptions")
 
 SLEEP_SECONDS_MAX = 60.0  # the wall clock may be set; look again now and then
 REFUSED_SECONDS = 1.0  # when the journal has no room: until the next try
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 30.0
 JITTER_PERMILLE = 200
 
 
@@ -60,6 +62,13 @@ class Wakes:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._submitted: set[str] = set()  # subscriptions with a command of ours on its way
         self._sending: set[str] = set()  # wakes whose webhook is under way
+        self._upkeep = Upkeep(
+            engine.faults,
+            "subscriptions",
+            seconds_min=RETRY_SECONDS_MIN,
+            seconds_max=RETRY_SECONDS_MAX,
+        )
+        self._failed: set[str] = set()  # subscriptions that are looked at again after an error
         self._stopped = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -82,6 +91,24 @@ class Wakes:
             self._attend(subscription_id)
 
     def _attend(self, subscription_id: str) -> None:
+        """One that makes trouble is looked at again later, and costs the others nothing."""
+        self._guard(subscription_id, lambda: self._take_step(subscription_id))
+
+    def _guard(self, subscription_id: str, step: Callable[[], None]) -> None:
+        """Whatever the step raises, somebody looks at the subscription again."""
+        try:
+            step()
+        except Exception as error:
+            self._failed.add(subscription_id)
+            delay = self._upkeep.failed(error, "a subscription waits")
+            if not self._stopped:
+                self._look_again(subscription_id, delay)
+        else:
+            self._failed.discard(subscription_id)
+            if not self._failed:
+                self._upkeep.worked()
+
+    def _take_step(self, subscription_id: str) -> None:
         timer = self._timers.pop(subscription_id, None)
         if timer is not None:
             timer.cancel()
@@ -127,8 +154,8 @@ class Wakes:
             self._engine.lifetimes.confirm_alive(stream, now_ms)
 
     def _submit(self, command: AnyCommand, subscription_id: str) -> None:
-        self._submitted.add(subscription_id)
         self._engine.submit(command, self._applied, subscription_id)
+        self._submitted.add(subscription_id)
 
     def _applied(self, subscription_id: str, outcome: Outcome) -> None:
         self._submitted.discard(subscription_id)
@@ -157,10 +184,10 @@ class Wakes:
             min(subscription.config.lease_ttl_ms / 1000, WEBHOOK_SECONDS_MAX),
         )
         tails = subscriptions.pending_tails(subscription, WAKE_STREAMS_MAX)
-        self._sending.add(wake_id)
         self._couriers.send(
             webhook, partial(self._answered, subscription.subscription_id, wake_id, tails)
         )
+        self._sending.add(wake_id)
 
     def _wake_body(
         self, subscription: Subscription, wake_id: str, token_key: bytes, now_ms: int
@@ -185,11 +212,24 @@ class Wakes:
         tails: tuple[tuple[int, int, int], ...],
         answer: Answer,
     ) -> None:
-        if self._stopped:
-            return
+        def report() -> None:
+            self._report(self._delivery(subscription_id, wake_id, tails, answer))
+            self._sending.add(wake_id)
+
+        if not self._stopped:
+            self._sending.discard(wake_id)  # when it cannot be reported, it is sent again
+            self._guard(subscription_id, report)
+
+    def _delivery(
+        self,
+        subscription_id: str,
+        wake_id: str,
+        tails: tuple[tuple[int, int, int], ...],
+        answer: Answer,
+    ) -> ReportDelivery:
         if answer.problem:
             log.warning("webhook failed", subscription=subscription_id, problem=answer.problem)
-        report = ReportDelivery(
+        return ReportDelivery(
             self._engine.clock.now_ms(),
             subscription_id,
             wake_id,
@@ -198,7 +238,6 @@ class Wakes:
             tails if answer.done else (),
             new_jitter(),
         )
-        self._report(report)
 
     def _report(self, report: ReportDelivery) -> None:
         self._engine.submit(report, self._reported, report)

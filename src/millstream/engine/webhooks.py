@@ -20,13 +20,11 @@ from time import monotonic
 from typing import Any, NamedTuple, cast
 
 import msgspec
-import structlog
 
 from millstream.errors import WebhookUrlRejected
+from millstream.faults import Faults
 from millstream.limits import WEBHOOK_ANSWER_BYTES_MAX, WEBHOOK_THREADS
 from millstream.protocol.webhook_urls import WebhookTarget, is_allowed, parse_webhook_url
-
-log = structlog.get_logger("millstream.webhooks")
 
 SEND_BYTES = 16 * 1024
 
@@ -73,7 +71,9 @@ class Couriers:
         loop: asyncio.AbstractEventLoop,
         resolve: Resolve = resolve_target,
         tls: ssl.SSLContext | None = None,
+        faults: Faults | None = None,
     ) -> None:
+        self._faults = faults or Faults()
         self._loop = loop
         self._resolve = resolve
         self._tls = tls
@@ -84,17 +84,25 @@ class Couriers:
         self._closed = False
 
     def send(self, webhook: Webhook, reply: Reply) -> None:
-        self._under_way += 1
-        if len(self._threads) < min(self._under_way, WEBHOOK_THREADS):
+        if len(self._threads) < min(self._under_way + 1, WEBHOOK_THREADS):
             # Daemons: a receiver that does not answer must not hold up the end of the process.
             thread = threading.Thread(target=self._work, name="webhook", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the machine has no thread for us: those there are must do
+                if not self._threads:
+                    raise
+            else:
+                self._threads.append(thread)
+        self._under_way += 1
         self._queue.put((webhook, reply))
 
     def _finished(self, reply: Reply, answer: Answer) -> None:
         self._under_way -= 1
-        reply(answer)
+        try:
+            reply(answer)
+        except Exception as error:
+            self._faults.report("webhooks", error)
 
     def close(self) -> None:
         """Nobody hears of what is still under way."""
@@ -114,13 +122,16 @@ class Couriers:
                     self._loop.call_soon_threadsafe(self._finished, reply, answer)
 
     def _try(self, webhook: Webhook) -> Answer:
+        """Raises nothing, whatever happens: the thread is needed for the next one."""
         try:
-            return self._post(webhook)
+            answer = self._post(webhook)
         except (OSError, http.client.HTTPException, WebhookUrlRejected) as error:
-            return Answer(f"{type(error).__name__}: {error}")
-        except Exception as error:  # a thread has nobody else to tell
-            log.exception("webhook failed unexpectedly", url=webhook.url)
-            return Answer(f"internal error: {error}")
+            answer = Answer(f"{type(error).__name__}: {error}")
+        except BaseException as error:
+            self._faults.report("webhooks", error)
+            return Answer(f"internal error: {type(error).__name__}")
+        self._faults.works("webhooks")
+        return answer
 
     def _post(self, webhook: Webhook) -> Answer:
         deadline = monotonic() + webhook.seconds

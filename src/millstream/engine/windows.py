@@ -32,6 +32,7 @@ from millstream.errors import (
     StreamError,
     StreamNotFound,
 )
+from millstream.faults import Faults
 from millstream.formats.runs import Run, Segment
 from millstream.limits import (
     PLAN_STEPS_PER_TURN,
@@ -84,9 +85,11 @@ class Windows:
         reader: BlockReader | None,
         threads: int,
         wait_seconds_max: float = math.inf,
+        faults: Faults | None = None,
     ) -> None:
         """A load that no thread takes up in `wait_seconds_max` is refused: a store that is away
         keeps every thread as long as one operation may take, and reads would wait for hours."""
+        self.faults = faults or Faults()
         self.wait_seconds_max = wait_seconds_max
         self.loads = 0  # windows that needed the object store, since the start
         self.loading = 0
@@ -224,8 +227,11 @@ class Windows:
 
         def fetched(future: asyncio.Future[Log | None]) -> None:
             self._reading_ahead.discard(stream.stream_id)
-            if not future.cancelled() and future.exception() is not None:
-                log.info("read-ahead failed", error=str(future.exception()))
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, (OSError, StreamError, _Missing)):
+                log.info("read-ahead failed", error=str(error))
+            elif error is not None:
+                self.faults.report("read", error)
 
         self._reading_ahead.add(stream.stream_id)
         self.run(work, fetched)
@@ -266,21 +272,27 @@ class Load:
 
     def begin(self) -> None:
         self._tries += 1
+        self._guard(self._make_plan)
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """Every step runs in here: whatever it raises, those who wait are told why."""
+        try:
+            step()
+        except Exception as error:
+            self._windows.loop.call_soon(self._end, self._explain(error))
+
+    def _make_plan(self) -> None:
         self._plan = self._windows.new_plan(self._stream, self._offset, self._bytes_max)
         self._planning: Iterator[None] = self._plan.steps()
         self._go_on()
 
     def _go_on(self) -> None:
         """Plans a few steps at a time: everybody else wants the event loop too."""
-        try:
-            for _ in range(PLAN_STEPS_PER_TURN):
-                if next(self._planning, self) is self:
-                    self._materialise()
-                    return
-        except (MissingRun, StreamError) as error:
-            self._windows.loop.call_soon(self._end, self._explain(error))
-            return
-        self._windows.loop.call_soon(self._go_on)
+        for _ in range(PLAN_STEPS_PER_TURN):
+            if next(self._planning, self) is self:
+                self._materialise()
+                return
+        self._windows.loop.call_soon(self._guard, self._go_on)
 
     def _materialise(self) -> None:
         plan, windows = self._plan, self._windows
@@ -307,7 +319,10 @@ class Load:
             return
         window = future.result()
         assert window is not None
-        self._windows.read_ahead(self._stream, self._place(window), window)
+        try:
+            self._windows.read_ahead(self._stream, self._place(window), window)
+        except Exception as failure:  # only the next reader would have had something of it
+            self._windows.faults.report("read", failure)
         self._end(window)
 
     def _place(self, window: Log) -> int:
@@ -327,8 +342,10 @@ class Load:
             error = DamagedSegment(error.name, "the object", "there", "nothing")
         if isinstance(error, DamagedSegment):
             log.error("a segment is damaged", object=error.name, error=error.message)
+        elif isinstance(error, OSError):
+            log.warning("old content cannot be read", stream=stream.stream_id, error=str(error))
         elif not isinstance(error, StreamError):
-            log.error("a cold read failed", stream=stream.stream_id, exc_info=error)
+            self._windows.faults.report("read", error)
         if isinstance(error, StreamError):
             return error
         return ColdUnavailable("old content could not be read; the server's log says why")
@@ -340,7 +357,10 @@ class Load:
     def finish(self, result: Log | StreamError) -> None:
         waiting, self._waiting = self._waiting, {}
         for done in waiting.values():
-            done(result)
+            try:
+                done(result)
+            except Exception as error:  # the others wait too
+                self._windows.faults.report("read", error)
 
 
 def put_together(plan: Plan, loaded: Iterable[Block]) -> Log:

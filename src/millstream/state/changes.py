@@ -55,17 +55,21 @@ class Capture:
             self.take(stream)
 
     def take(self, stream: Stream) -> None:
-        """The stream as it is, which is as it was at `lsn`."""
-        del self.pending[stream.stream_id]
-        log = stream.log
+        """The stream as it is, which is as it was at `lsn`. Taken whole, or pending still."""
+        log, hot, captured = stream.log, None, None
         if log.cold_byte != log.tail_byte:
-            self.hot.append((stream, log.unpublished()))
+            hot = (stream, log.unpublished())
         if stream.epoch == self.epoch:
             deadline_ms = None if stream.deleted else stream.deadline_ms(stream.touched_ms)
             if deadline_ms is not None:
                 deadline_ms = min(max(deadline_ms, 0), STORED_INTEGER_MAX)
             runs = [] if log.runs is None else log.runs.copy()
-            self.streams.append(CapturedStream(stream, image_of(stream), deadline_ms, runs))
+            captured = CapturedStream(stream, image_of(stream), deadline_ms, runs)
+        if hot is not None:
+            self.hot.append(hot)
+        if captured is not None:
+            self.streams.append(captured)
+        del self.pending[stream.stream_id]
 
     def encode(self) -> tuple[Changes, list[HotContent]]:
         assert self.is_complete
@@ -145,10 +149,11 @@ class OpenChanges:
         ]
 
     def begin_capture(self, lsn: int, records: list[Record]) -> Capture:
-        """Everything up to here; `records` is what belongs to no stream."""
+        """Everything up to here; `records` is what belongs to no stream. All of it, or nothing."""
         assert self._capture is None
+        assert self._unsettled is None
         by_id = self._residents.by_id
-        capture = self._capture = self._unsettled = Capture(lsn, self.epoch)
+        capture = Capture(lsn, self.epoch)
         capture.pending = {
             stream.stream_id: stream
             for streams in (*self.dirty, *(hot.values() for hot in self._still_hot))
@@ -156,9 +161,10 @@ class OpenChanges:
             if by_id.get(stream.stream_id) is stream
         }
         capture.removed = [i for i in self._residents.removed if i not in self._removed_before]
-        self._removed_before.update(capture.removed)
         capture.news = self._names.news()
         capture.records = records
+        self._capture = self._unsettled = capture
+        self._removed_before.update(capture.removed)
         capture.segments, self.segments = self.segments, []
         capture.replacements, self.replacements = self.replacements, []
         capture.trims, self.trims = self.trims, {}
@@ -171,22 +177,25 @@ class OpenChanges:
         """It is complete: streams are not held back for it any more."""
         assert self._capture is capture
         assert capture.is_complete
-        self._capture = None
         for stream, _ in capture.hot:
             if stream.epoch != self.epoch:
                 self._still_hot[stream.stream_id % self._shards][stream.stream_id] = stream
+        self._capture = None
 
     def settle(self, capture: Capture) -> None:
-        """The shelf has it all now."""
-        self._unsettled = None
-        self.shelved_epoch = capture.epoch
+        """The shelf has it all now. After an error it may be told again."""
+        if self._unsettled is not capture:
+            return
         self._removed_before.difference_update(capture.removed)
         self._residents.settle(capture.removed)
         self._names.settle(capture.news)
+        self.shelved_epoch = capture.epoch
         for captured in capture.streams:
             log, shelved = captured.stream.log, len(captured.runs)
             if shelved and log.runs is not None:
                 log.runs = log.runs[shelved:] or None
+            captured.runs.clear()  # told again, they must not count twice
+        self._unsettled = None
 
     def segment_names(self) -> set[str]:
         """Segments that the shelf will hear of."""

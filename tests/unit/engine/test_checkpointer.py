@@ -29,7 +29,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 @pytest.fixture(autouse=True)
 def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[structlog.typing.EventDict]]:
-    monkeypatch.setattr(checkpointer_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(checkpointer_module, "RETRY_SECONDS_MIN", 0.01)
     with structlog.testing.capture_logs() as found:
         yield found
 
@@ -249,7 +249,7 @@ def test_what_failed_is_tried_again_until_it_is_stored(
         await office.create(b"a", data=b"x", count=1)
         office.disk.failing["create"] = FULL
         checkpoint = asyncio.ensure_future(office.checkpoint())
-        await until(lambda: len(logs) >= 3)
+        await until(lambda: office.checkpointer._upkeep.failures >= 3)
         assert office.journal.retired == []
         await office.create(b"b")  # is not in the checkpoint that is being tried
         office.disk.failing.clear()

@@ -1,0 +1,86 @@
+"""One policy for everything that goes wrong in the background.
+
+What the world does is expected: a store that is away, a full disk, a journal without room. It is
+told once, when it begins, and the work is tried again after a back-off that grows. Everything else
+is a fault of the program: Faults hears of it every time, /metrics counts it and /readyz shows it
+until the work has succeeded; it is tried again after the same back-off.
+
+A service asks one question of each of its lines: if this raises, who runs me again? So its steps
+run in a guard that knows the answer, and whoever waits for it is told, each on their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from millstream.errors import StreamError
+from millstream.faults import Faults, Service
+
+log = structlog.get_logger("millstream.upkeep")
+
+DOUBLINGS_MAX = 10
+
+
+def is_expected(error: BaseException) -> bool:
+    """Not the program's doing, and over some day without anybody changing the program."""
+    return isinstance(error, OSError) or (isinstance(error, StreamError) and error.retriable)
+
+
+class Upkeep:
+    """What one service knows of its failures. Belongs to the event loop, and raises nothing."""
+
+    def __init__(
+        self, faults: Faults, service: Service, *, seconds_min: float, seconds_max: float
+    ) -> None:
+        """The seconds are those of the back-off."""
+        self.failures = 0  # in a row
+        self.error: BaseException | None = None  # the last of them
+        self._faults = faults
+        self._service = service
+        self._seconds_min = seconds_min
+        self._seconds_max = seconds_max
+        self._is_told = False  # the log says already that the world is in the way
+
+    def failed(self, error: BaseException, complaint: str) -> float:
+        """Seconds until the next try. `complaint` says what is not done now, for people."""
+        self.error = error
+        if not is_expected(error):
+            self._faults.report(self._service, error)
+        elif not self._is_told:
+            self._is_told = True
+            log.warning(complaint, service=self._service, error=str(error))
+        delay = min(self._seconds_max, self._seconds_min * float(1 << self.failures))
+        self.failures = min(self.failures + 1, DOUBLINGS_MAX)
+        return delay
+
+    def worked(self) -> bool:
+        """The service did what it is there for; whether it had failed before."""
+        if not self.failures:
+            return False
+        self.failures, self.error, self._is_told = 0, None, False
+        self._faults.works(self._service)
+        return True
+
+    def tell(self, call: Callable[..., object], *args: Any) -> None:
+        """Somebody who waited. What they do with it must not harm us or the others."""
+        try:
+            call(*args)
+        except Exception as error:
+            self._faults.report("watcher", error)
+
+    def guarded(self, call: Callable[[], object], complaint: str) -> Callable[[], None]:
+        """For what somebody calls again and again anyway: what it raises is told, and that is it.
+
+        A failure counts until the service says that it has worked.
+        """
+
+        def run() -> None:
+            try:
+                call()
+            except Exception as error:
+                self.failed(error, complaint)
+
+        return run
