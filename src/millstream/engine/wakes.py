@@ -40,6 +40,7 @@ SLEEP_SECONDS_MAX = 60.0  # the wall clock may be set; look again now and then
 REFUSED_SECONDS = 1.0  # when the journal has no room: until the next try
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 30.0
 JITTER_PERMILLE = 200
+ATTENDING, REPORTING = "attending", "reporting"
 
 
 def new_wake_id() -> str:
@@ -68,7 +69,7 @@ class Wakes:
             seconds_min=RETRY_SECONDS_MIN,
             seconds_max=RETRY_SECONDS_MAX,
         )
-        self._failed: set[str] = set()  # subscriptions that are looked at again after an error
+        self._failed: dict[str, str] = {}  # subscriptions that met an error, and doing what
         self._stopped = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -92,31 +93,35 @@ class Wakes:
 
     def _attend(self, subscription_id: str) -> None:
         """One that makes trouble is looked at again later, and costs the others nothing."""
-        self._guard(subscription_id, lambda: self._take_step(subscription_id))
+        self._guard(subscription_id, ATTENDING, lambda: self._take_step(subscription_id))
 
-    def _guard(self, subscription_id: str, step: Callable[[], None]) -> None:
+    def _guard(self, subscription_id: str, doing: str, step: Callable[[], None]) -> None:
         """Whatever the step raises, somebody looks at the subscription again."""
         try:
             step()
         except Exception as error:
-            self._failed.add(subscription_id)
+            self._failed[subscription_id] = doing
             delay = self._upkeep.failed(error, "a subscription waits")
             if not self._stopped:
                 self._look_again(subscription_id, delay)
         else:
-            self._failed.discard(subscription_id)
-            if not self._failed:
-                self._upkeep.worked()
+            if self._failed.get(subscription_id) == doing:
+                self._got_over(subscription_id)
+
+    def _got_over(self, subscription_id: str) -> None:
+        if self._failed.pop(subscription_id, None) is not None and not self._failed:
+            self._upkeep.worked()
 
     def _take_step(self, subscription_id: str) -> None:
         timer = self._timers.pop(subscription_id, None)
         if timer is not None:
             timer.cancel()
         subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
-        if self._stopped or subscription is None or subscription_id in self._submitted:
+        if self._stopped or subscription_id in self._submitted:
             return
-        step = subscription.next_step()
-        if step is None:
+        step = None if subscription is None else subscription.next_step()
+        if subscription is None or step is None:
+            self._got_over(subscription_id)  # it is gone, or nothing is left to do
             return
         wait_ms = step[1] - self._engine.clock.now_ms()
         if wait_ms > 0:
@@ -218,7 +223,7 @@ class Wakes:
 
         if not self._stopped:
             self._sending.discard(wake_id)  # when it cannot be reported, it is sent again
-            self._guard(subscription_id, report)
+            self._guard(subscription_id, REPORTING, report)
 
     def _delivery(
         self,

@@ -251,12 +251,14 @@ class Load:
         self._joined = 0
         self._tries = 0
         self._future: asyncio.Future[Log | None] | None = None
+        self._plan: Plan | None = None
 
     def is_for(self, stream: Stream) -> bool:
         """Whether its window will show everything that whoever comes now may expect."""
-        tail = stream.log.tail_ordinal, stream.log.tail_byte
-        is_long_enough = self._plan.end != self._plan.tail
-        return stream is self._stream and (is_long_enough or self._plan.tail == tail)
+        tail, plan = (stream.log.tail_ordinal, stream.log.tail_byte), self._plan
+        if plan is None or stream is not self._stream:
+            return False
+        return plan.end != plan.tail or plan.tail == tail
 
     def join(self, done: Done) -> Callable[[], None]:
         self._joined += 1
@@ -282,8 +284,8 @@ class Load:
             self._windows.loop.call_soon(self._end, self._explain(error))
 
     def _make_plan(self) -> None:
-        self._plan = self._windows.new_plan(self._stream, self._offset, self._bytes_max)
-        self._planning: Iterator[None] = self._plan.steps()
+        self._plan = plan = self._windows.new_plan(self._stream, self._offset, self._bytes_max)
+        self._planning: Iterator[None] = plan.steps()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -296,6 +298,7 @@ class Load:
 
     def _materialise(self) -> None:
         plan, windows = self._plan, self._windows
+        assert plan is not None
         windows.loads += 1
         latest = windows.loop.time() + windows.wait_seconds_max
 

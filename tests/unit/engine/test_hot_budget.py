@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from millstream.clock import ManualClock
 from millstream.engine import hot_budget
 from millstream.engine.hot_budget import HotBudget
 from millstream.errors import HotBudgetUsed
+from millstream.faults import Faults
 from millstream.journal.contract import Entry
 from millstream.state.commands import Mark
 from millstream.state.outcomes import Outcome
+from tests.unit.engine.world import FakeLoop
 
 
 class Desk:
@@ -94,3 +97,22 @@ def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
         assert desk.refused == ["c", "a", "b"]
 
     play(story)
+
+
+def test_a_reply_that_fails_costs_the_others_nothing() -> None:
+    faults, told = Faults(), list[object]()
+
+    def fail(context: object, outcome: object) -> None:
+        raise RuntimeError("a reply")
+
+    def reply(context: object, outcome: object) -> None:
+        told.append((context, type(outcome)))
+
+    budget = HotBudget(lambda entry: None, faults)
+    budget.start(FakeLoop(ManualClock()).asyncio_loop)
+    budget.set_full(frozenset({0}), is_store_failing=False)
+    for number, each in enumerate((reply, fail, reply)):
+        budget.submit(0, (Mark(0), each, number))
+    budget.set_full(frozenset({0}), is_store_failing=True)
+    assert told == [(0, HotBudgetUsed), (2, HotBudgetUsed)]
+    assert faults.counts["reply"] == 1

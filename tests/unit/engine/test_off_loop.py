@@ -91,3 +91,23 @@ def test_no_more_threads_work_at_once_than_there_are() -> None:
         assert counts == [0, 2]
 
     run(story, threads=2)
+
+
+def test_no_thread_and_a_thread_that_is_ended_are_errors_like_any_other() -> None:
+    async def story(off_loop: OffLoop) -> None:
+        told: list[object] = []
+
+        def leave() -> None:
+            raise SystemExit(3)
+
+        off_loop.run(leave, told.append)
+        await off_loop.wait_idle()
+        off_loop.close()
+        off_loop.run(lambda: "never", told.append)
+        await asyncio.sleep(0)
+        ended, closed = told
+        assert isinstance(ended, RuntimeError)
+        assert isinstance(ended.__cause__, SystemExit)
+        assert isinstance(closed, RuntimeError)
+
+    run(story)

@@ -409,3 +409,54 @@ async def check_pages(model: Model, pages: list[tuple[int, int, int, int]]) -> N
         assert page == b"".join(messages[ordinal:end_ordinal])
         for inside in range(max(ordinal, window.held_ordinal), window.tail_ordinal + 1):
             assert window.byte_at(inside) == bounds[inside]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, OSError])
+@pytest.mark.parametrize("step", ["runs_from", "load_runs", "new_plan", "put_together", "run"])
+def test_whatever_fails_those_who_wait_are_told_and_the_next_read_works(
+    world: ColdWorld, monkeypatch: pytest.MonkeyPatch, step: str, error: type[Exception]
+) -> None:
+    owner: object = {"runs_from": world.runs, "load_runs": world.reader}.get(step, world.windows)
+    stream = world.create()
+    world.append(stream, *numbered(4))
+    world.freeze(stream)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error("injected")
+
+    async def story() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, step, fail)
+            told = await asyncio.wait_for(
+                asyncio.gather(
+                    *(world.loaded(stream, Offset(0, 0), 99) for _ in range(3)),
+                    return_exceptions=True,
+                ),
+                timeout=20,
+            )
+            assert [type(each) for each in told] == [ColdUnavailable] * 3
+        assert (world.windows.loading, world.windows._under_way) == (0, {})
+        assert bool(world.windows.faults.counts["read"]) == (error is not OSError)
+        assert bytes_of(await world.loaded(stream, Offset(0, 0), 99)) == b"".join(numbered(4))
+
+    asyncio.run(story())
+
+
+def test_a_reader_that_fails_and_a_read_ahead_that_fails_harm_nobody(
+    world: ColdWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = world.create()
+    world.append(stream, *numbered(4))
+    world.freeze(stream)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("injected")
+
+    async def story() -> None:
+        monkeypatch.setattr(world.windows, "read_ahead", fail)
+        world.windows.start(asyncio.get_running_loop())
+        world.windows.load(stream, Offset(0, 0), 99, fail)
+        assert bytes_of(await world.loaded(stream, Offset(0, 0), 99)) == b"".join(numbered(4))
+        assert world.windows.faults.counts["read"] == 2
+
+    asyncio.run(story())
