@@ -17,6 +17,7 @@ import structlog
 from millstream.api.app import App, Handlers, fixed_headers
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
+from millstream.api.compression import Compression
 from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
 from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
@@ -197,7 +198,8 @@ def _build_handlers(
     scheme: str,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
-    reads = Reads(engine, windows, clock, tag_id, config.page_bytes)
+    compression = Compression(is_on=config.compress == "on", faults=engine.faults)
+    reads = Reads(engine, windows, clock, tag_id, config.page_bytes, compression)
     return Handlers(
         writes=Writes(engine, reads, paths, clock, scheme),
         reads=reads,
@@ -205,7 +207,7 @@ def _build_handlers(
         subscriptions=Subscriptions(
             engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat
         ),
-        namespace=NamespaceApi(engine, clock),
+        namespace=NamespaceApi(engine, clock, compression),
         snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock),
@@ -385,6 +387,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
     try:
         blobs.start(loop)
         windows.start(loop)
+        handlers.reads.compression.start(loop)
         if cold is None:
             engine.after_batch.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
@@ -408,6 +411,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         engine.lifetimes.stop()
         engine.submit_and_forget(Mark(clock.now_ms()))
         windows.close()
+        handlers.reads.compression.close()
         if cold is not None:
             await cold.close()
         await storage.journal.close()

@@ -150,6 +150,12 @@ class Config:
         "and pages of 4 MiB in live answers",
         default_text="0",
     )
+    compress: str = _setting(
+        "on",
+        _choice("on", "off"),
+        "on|off",
+        "compress answers for clients that accept gzip or zstd",
+    )
     max_body_bytes: int = _setting(
         64 * MIB, parse_size, "SIZE", "largest request body; larger ones get 413"
     )

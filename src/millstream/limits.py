@@ -38,6 +38,12 @@ ANSWER_WINDOW_BYTES = 2 * MIB  # loaded at a time of what is cold; one more is l
 ANSWER_WINDOWS_BYTES = 64 * MIB  # held by all long answers; who is slow loads its window anew
 ANSWER_MESSAGE_OVERHEAD = 12  # bytes that a message costs in a window beside itself
 ANSWER_LOADS_MAX = 32  # windows that long answers load at once; other cold reads come in between
+COMPRESS_BYTES_MIN = KIB  # shorter answers fit into a packet or two as they are
+COMPRESS_ON_LOOP_BYTES = 16 * KIB  # a tenth of a millisecond; more is compressed in a thread
+COMPRESS_PIECE_BYTES = 256 * KIB  # of a body in memory, given to a thread at a time: 1-3 ms
+COMPRESS_THREADS = 2  # as many as there are cores to spare; appends go first
+COMPRESS_WAITING_MAX = 64  # answers and pieces that wait for a thread; then they go as they are
+COMPRESSED_BODIES_MAX = 64  # at once, with 300 to 700 KiB for each compressor
 SMALL_BLOCK_BYTES = (
     64 * KIB
 )  # small appends are merged to blocks of this size; big ones stay as they came

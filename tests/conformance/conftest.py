@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Where it can matter that content lies in the cold store and streams rest in the catalog.
 COLD_MODULES = (
     *("test_reads", "test_json_mode", "test_offsets", "test_caching", "test_long_poll", "test_sse"),
-    "test_long_answers",
+    *("test_long_answers", "test_compression"),
     *("test_forks", "test_snapshots", "test_bootstrap", "test_bucketed_streams", "test_buckets"),
     *("test_expiry", "test_delete", "test_closing", "test_producers", "test_append_batch"),
     *("test_append_check_order", "test_creation", "test_listing", "test_subscriptions"),

@@ -5,6 +5,8 @@ paths.py      which stream a URL names
 arguments.py  headers and query parameters, checked
 writes.py     create, append, close, delete
 reads.py      HEAD, catch-up, and the parts all read modes share
+long_answers.py   answers too long for one write: pieces as the client takes them
+compression.py    answers compressed for those who ask
 long_poll.py  a reader that waits for one answer
 sse.py        readers that stay
 subscriptions.py  subscriptions below __ds/, and the streams they follow

@@ -161,6 +161,13 @@ class Query:
             raise InvalidRequest("max_bytes must be a whole number from 1")
         return min(int(text), limit)
 
+    def compress(self) -> bool | None:
+        """`compress=true` or `compress=false`; None when the request leaves it open."""
+        text = self.one(b"compress")
+        if text not in (None, b"true", b"false"):
+            raise InvalidRequest("compress must be true or false")
+        return None if text is None else text == b"true"
+
     def timeout_seconds(self, default: float) -> float:
         """`timeout=5s` or `timeout_ms=5000`; capped, as proxies end longer waits."""
         text, text_ms = self.one(b"timeout"), self.one(b"timeout_ms")

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from millstream.api.arguments import Query
+from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
 from millstream.api.reads import NO_STORE, Reads
 from millstream.api.snapshots import no_blob
@@ -23,7 +24,7 @@ from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.windows import Windows
 from millstream.errors import InvalidRequest, StreamError
 from millstream.http.message import Request
-from millstream.http.streaming import BodyStream
+from millstream.http.streaming import Sink
 from millstream.limits import BOOTSTRAP_PIECE_BYTES, BOOTSTRAP_WINDOW_BYTES
 from millstream.protocol.content_types import DEFAULT_CONTENT_TYPE
 from millstream.protocol.offsets import Offset
@@ -73,12 +74,12 @@ class Bootstraps:
     ) -> None:
         """The first window before the first byte: a failure can still be told by then."""
         if bootstrap.is_held:
-            bootstrap.write_to(request, snapshot)
+            bootstrap.write_to(request, snapshot, self._reads.compression)
             return
 
         def loaded(window: Log) -> None:
             bootstrap.add_window(window)
-            bootstrap.write_to(request, snapshot)
+            bootstrap.write_to(request, snapshot, self._reads.compression)
 
         start = Offset(*bootstrap.position)
         self._reads.with_log(request, stream, start, BOOTSTRAP_WINDOW_BYTES, loaded)
@@ -104,6 +105,7 @@ class Bootstrap:
         self._stream = stream
         self._windows = windows
         self.position = log.first_ordinal, log.first_byte  # behind what is written or collected
+        self._first_byte = log.first_byte
         self._end = log.tail_ordinal, log.tail_byte
         self._collected: list[Collected] = []
         self._collect_held()
@@ -167,8 +169,15 @@ class Bootstrap:
 
     # Writing
 
-    def write_to(self, request: Request, snapshot: bytes) -> None:
-        body = request.stream(200, self._headers)
+    def write_to(self, request: Request, snapshot: bytes, compression: Compression) -> None:
+        body: Sink
+        headers, size = self._headers + compression.vary, self._end[1] - self._first_byte
+        content_type = self._stream.content_type
+        encoding = compression.choose(request, content_type, size + len(snapshot))
+        if encoding is None:
+            body = request.stream(200, headers, is_finite=True)
+        else:
+            body = compression.open(request, headers, encoding)
         if not body.ended:
             BodyWriter(body, self, snapshot).write()
 
@@ -220,7 +229,7 @@ class Bootstrap:
 class BodyWriter:
     """Writes pieces as the client takes them; holds one at a time, and at most one window."""
 
-    def __init__(self, body: BodyStream, bootstrap: Bootstrap, snapshot: bytes) -> None:
+    def __init__(self, body: Sink, bootstrap: Bootstrap, snapshot: bytes) -> None:
         self._body = body
         self._bootstrap = bootstrap
         self._pieces = bootstrap.pieces(snapshot)

@@ -15,11 +15,13 @@ from itertools import islice
 import msgspec
 
 from millstream.api.arguments import Query
+from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import InvalidRequest, StreamError
 from millstream.http.message import Request
+from millstream.protocol.content_types import JSON_CONTENT_TYPE
 from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.offsets import BEGINNING_TOKEN, encode_offset
 from millstream.protocol.patterns import DEFAULT_BUCKET, path_of, text_of
@@ -38,10 +40,14 @@ Steps = Generator[None]  # each step is short; `_take_steps` takes them one by o
 
 
 class Listings:
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(self, engine: Engine, clock: Clock, compression: Compression) -> None:
         self._engine = engine
+        self._compression = compression
         self._names = engine.machine.names
         self._clock = clock
+
+    def _respond(self, request: Request, body: object) -> None:
+        self._compression.respond(request, _JSON, msgspec.json.encode(body), JSON_CONTENT_TYPE)
 
     def list_bucket(self, request: Request, bucket: bytes, query: Query) -> None:
         """The bucket must exist."""
@@ -61,7 +67,7 @@ class Listings:
                 "next_cursor": _stream_id(page[-1]) if has_more else None,
                 "has_more": has_more,
             }
-            request.respond(200, _JSON, msgspec.json.encode(body))
+            self._respond(request, body)
 
         _take_steps(request, self._collect([keys], 0, limit + 1, respond))
 
@@ -72,7 +78,7 @@ class Listings:
 
         def respond(streams: list[Stream]) -> None:
             body = [_descriptor(stream) for stream in streams]
-            request.respond(200, _JSON, msgspec.json.encode(body))
+            self._respond(request, body)
 
         _take_steps(request, self._collect(self._all_keys(after), skipped, limit, respond))
 
@@ -144,7 +150,7 @@ class Listings:
             "next_cursor": page[-1].decode() if has_more else None,
             "has_more": has_more,
         }
-        request.respond(200, _JSON, msgspec.json.encode(body))
+        self._respond(request, body)
 
     def _bucket_names(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
         is_behind = after >= prefix and after != b""

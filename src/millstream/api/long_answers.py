@@ -20,7 +20,7 @@ from millstream.engine.window_plans import Streams
 from millstream.engine.windows import Windows
 from millstream.errors import ColdUnavailable, OffsetGone, Overloaded, StreamError, StreamNotFound
 from millstream.faults import Faults
-from millstream.http.streaming import BodyStream
+from millstream.http.streaming import Sink
 from millstream.limits import (
     ANSWER_LOADS_MAX,
     ANSWER_MESSAGE_OVERHEAD,
@@ -56,7 +56,7 @@ class LongAnswers:
         self._wanting: deque[LongAnswer] = deque()
         self._loads = 0
 
-    def begin(self, body: BodyStream, stream: Stream, start: int, end: int, window: Log) -> None:
+    def begin(self, body: Sink, stream: Stream, start: int, end: int, window: Log) -> None:
         """Writes the stream's bytes from `start` to `end`, an array of them when it is JSON.
 
         `window` holds `start`.
@@ -150,7 +150,7 @@ class LongAnswer:
     )
 
     def __init__(
-        self, answers: LongAnswers, body: BodyStream, stream: Stream, start: int, end: int
+        self, answers: LongAnswers, body: Sink, stream: Stream, start: int, end: int
     ) -> None:
         self.is_queued = False
         self._answers = answers

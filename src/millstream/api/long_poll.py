@@ -53,12 +53,13 @@ class LongPolls:
         bytes_max = query.max_bytes(page_bytes) or page_bytes
         timeout_seconds = query.timeout_seconds(self._timeout_seconds)
         cursor = decode_cursor(query.one(b"cursor"))
+        compress = query.compress() or False  # what comes soon is short, and must not wait
         stream = self.reads.find(key)
         offset = wanted_offset(stream, token)
 
         def located(log: Log) -> None:
             start = locate(log, offset)
-            poll = LongPoll(self, request, stream, start, bytes_max, cursor)
+            poll = LongPoll(self, request, stream, start, bytes_max, cursor, compress)
             if start.ordinal < log.tail_ordinal:
                 poll.answer_page(log)
             elif poll.has_answer():
@@ -72,7 +73,16 @@ class LongPolls:
 class LongPoll:
     """One waiting request. Whatever happens first answers it, and only once."""
 
-    __slots__ = ("_bytes_max", "_cursor", "_polls", "_request", "_start", "_stream", "_timer")
+    __slots__ = (
+        "_bytes_max",
+        "_compress",
+        "_cursor",
+        "_polls",
+        "_request",
+        "_start",
+        "_stream",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -82,6 +92,7 @@ class LongPoll:
         start: Position,
         bytes_max: int,
         cursor: int,
+        compress: bool = False,
     ) -> None:
         self._polls = polls
         self._request = request
@@ -89,6 +100,7 @@ class LongPoll:
         self._start = start
         self._bytes_max = bytes_max
         self._cursor = cursor
+        self._compress = compress
         self._timer: asyncio.TimerHandle | None = None
 
     def has_answer(self) -> bool:
@@ -142,9 +154,17 @@ class LongPoll:
     def answer_page(self, log: Log) -> None:
         stream = self._stream
         page = plan_page(log, self._start, self._bytes_max)
-        etag = b"etag: " + self._polls.reads.etag(stream, page) + b"\r\n"
+        reads, request = self._polls.reads, self._request
+        encoding = reads.choose_encoding(request, stream, page, self._compress)
+        etag = b"etag: " + reads.etag(stream, page, encoding) + b"\r\n"
         headers = page_headers(stream, page) + NO_STORE + etag + self._cursor_header()
-        self._request.respond(200, headers, page_body(log, page, stream.is_json))
+        if self._compress:
+            headers += reads.compression.vary
+        body = page_body(log, page, stream.is_json)
+        if encoding is None:
+            request.respond(200, headers, body)
+        else:
+            reads.compression.respond_encoded(request, headers, body, encoding)
 
     def _ended(self) -> StreamError:
         if self._stream.forks:

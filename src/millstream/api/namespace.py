@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream.api.arguments import Query
+from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
 from millstream.api.listings import Listings
 from millstream.api.paths import check_bucket_id
@@ -22,10 +23,10 @@ _NO_STORE = b"cache-control: no-store\r\n"
 
 
 class NamespaceApi:
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(self, engine: Engine, clock: Clock, compression: Compression) -> None:
         self._engine = engine
         self._clock = clock
-        self.listings = Listings(engine, clock)
+        self.listings = Listings(engine, clock, compression)
 
     def create(self, request: Request, bucket: bytes) -> None:
         check_bucket_id(bucket, new=True)

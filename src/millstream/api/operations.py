@@ -90,6 +90,7 @@ class Metrics:
         self._engine = engine
         self._polls = polls
         self._subscriptions = subscriptions
+        self._compression = polls.reads.compression
         self._cold = cold
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -103,7 +104,8 @@ class Metrics:
 
     def respond(self, request: Request) -> None:
         headers = f"content-type: {CONTENT_TYPE_LATEST}\r\ncache-control: no-store\r\n"
-        request.respond(200, headers.encode(), generate_latest(self._registry))
+        body = generate_latest(self._registry)
+        self._compression.respond(request, headers.encode(), body, CONTENT_TYPE_LATEST.encode())
 
     def collect(self) -> Iterable[Metric]:
         requests = CounterMetricFamily(

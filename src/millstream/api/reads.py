@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 from millstream.api import arguments
 from millstream.api.arguments import Query
+from millstream.api.compression import Compression, encoding_header, tag_suffix
 from millstream.api.errors import respond_error
 from millstream.api.long_answers import LongAnswers
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.engine.windows import Windows
 from millstream.errors import InvalidOffset, OffsetGone, StreamError
+from millstream.http.encodings import Encoding
 from millstream.http.message import Request
+from millstream.http.streaming import Sink
 from millstream.limits import ANSWER_WINDOW_BYTES, PAGE_BYTES, SINGLE_ANSWER_BYTES
 from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.offsets import (
@@ -129,6 +132,7 @@ class Wish(NamedTuple):
     offset: Offset
     bytes_max: int | None  # None: everything up to the tail
     is_now: bool
+    compress: bool | None
 
     def page(self, stream: Stream, log: Log) -> Page:
         """`log` is the stream's own or a window that holds the offset."""
@@ -140,10 +144,17 @@ class Wish(NamedTuple):
 
 class Reads:
     def __init__(
-        self, engine: Engine, windows: Windows, clock: Clock, store_id: str, page_bytes: int
+        self,
+        engine: Engine,
+        windows: Windows,
+        clock: Clock,
+        store_id: str,
+        page_bytes: int,
+        compression: Compression,
     ) -> None:
         """`page_bytes` is 0 when a read that does not ask for pages goes to the tail."""
         self.windows = windows
+        self.compression = compression
         self._engine = engine
         self._clock = clock
         self._tag_prefix = store_id[:8].encode()
@@ -188,15 +199,25 @@ class Reads:
 
         request.on_disconnect = self.windows.load(stream, offset, bytes_max, loaded)
 
-    def etag(self, stream: Stream, page: Page) -> bytes:
-        """Incarnation, range and closure: never the same for different content."""
-        return b'"%b-%d:%b:%b%b"' % (
+    def etag(self, stream: Stream, page: Page, encoding: Encoding | None = None) -> bytes:
+        """Incarnation, range, closure and coding: never the same for different bytes."""
+        return b'"%b-%d:%b:%b%b%b"' % (
             self._tag_prefix,
             stream.stream_id,
             page.start.token.encode(),
             page.end.token.encode(),
             b":c" if stream.closed and page.reaches_tail(stream) else b"",
+            tag_suffix(encoding),
         )
+
+    def choose_encoding(
+        self, request: Request, stream: Stream, page: Page, wish: bool | None
+    ) -> Encoding | None:
+        """`wish` is what the request says of its own; False: it wants the page as it is."""
+        if wish is False:
+            return None
+        size = body_bytes(page, stream.is_json)
+        return self.compression.choose(request, stream.content_type, size)
 
     def catch_up(self, request: Request, key: bytes, query: Query) -> None:
         token = query.offset()
@@ -205,7 +226,7 @@ class Reads:
         offset = wanted_offset(stream, token)
         if bytes_max is None and not self._goes_to_tail:
             bytes_max = self.page_bytes
-        wish = Wish(offset, bytes_max, arguments.is_now(token))
+        wish = Wish(offset, bytes_max, arguments.is_now(token), query.compress())
         if stream.is_in_memory(offset):
             self._respond_page(request, stream, stream.log, wish)
             return
@@ -218,26 +239,47 @@ class Reads:
 
     def _respond_page(self, request: Request, stream: Stream, log: Log, wish: Wish) -> None:
         page = wish.page(stream, log)
-        headers = page_headers(stream, page)
+        headers = page_headers(stream, page) + self.compression.vary
+        encoding = self.choose_encoding(request, stream, page, wish.compress)
         if wish.is_now:
             headers += NO_STORE
         else:
-            etag = self.etag(stream, page)
+            etag = self.etag(stream, page, encoding)
             headers += CACHEABLE + b"etag: " + etag + b"\r\n"
             is_asked = b"if-none-match" in request.headers
             if is_asked and arguments.matches_etag(request.headers, etag):
                 request.respond(304, headers)
                 return
-        if page.size <= SINGLE_ANSWER_BYTES and page.end.byte <= log.tail_byte:
+        if page.size > SINGLE_ANSWER_BYTES or page.end.byte > log.tail_byte:
+            self._begin_long_answer(request, stream, log, page, headers, encoding)
+        elif encoding is not None:
+            body = page_body(log, page, stream.is_json)
+            self.compression.respond_encoded(request, headers, body, encoding)
+        else:
             request.respond(200, headers, page_body(log, page, stream.is_json))
-            return
-        body = request.stream(200, headers, body_bytes(page, stream.is_json), is_finite=True)
+
+    def _begin_long_answer(
+        self,
+        request: Request,
+        stream: Stream,
+        log: Log,
+        page: Page,
+        headers: bytes,
+        encoding: Encoding | None,
+    ) -> None:
+        body: Sink
+        if encoding is None:
+            size = body_bytes(page, stream.is_json)
+            body = request.stream(200, headers, size, is_finite=True)
+        else:
+            body = self.compression.open(request, headers, encoding)
         self._long_answers.begin(body, stream, page.start.byte, page.end.byte, log)
 
     def head(self, request: Request, key: bytes) -> None:
         stream = self._engine.find(key, self._clock.now_ms())  # HEAD renews nothing
         whole = Page(Position(0, 0), tail_position(stream))
-        etag = self.etag(stream, whole)
+        encoding = self.choose_encoding(request, stream, whole, None)
+        etag = self.etag(stream, whole, encoding)
         headers = b"content-type: %b\r\nstream-next-offset: %b\r\nstream-end-offset: %b\r\n" % (
             stream.content_type,
             stream.tail.encode(),
@@ -254,6 +296,8 @@ class Reads:
             headers += (
                 b"stream-expires-at: %b\r\n" % encode_timestamp(stream.expires_at_ms).encode()
             )
-        headers += NO_STORE + b"etag: " + etag + b"\r\n"
+        headers += NO_STORE + self.compression.vary + b"etag: " + etag + b"\r\n"
+        if encoding is not None:
+            headers += encoding_header(encoding)
         not_modified = arguments.matches_etag(request.headers, etag)
         request.respond(304 if not_modified else 200, headers)

@@ -148,7 +148,8 @@ class Snapshots:
             if not isinstance(data, bytes):
                 respond_error(request, no_blob(data))
                 return
-            request.respond(200, _snapshot_headers(stream, snapshot), data)
+            headers = _snapshot_headers(stream, snapshot)
+            self._reads.compression.respond(request, headers, data, snapshot.content_type)
 
         self._blobs.run(lambda: self._blobs.store.load(snapshot.blob), loaded)
 

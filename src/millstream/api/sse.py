@@ -12,12 +12,13 @@ import asyncio
 from collections.abc import Callable
 
 from millstream.api.arguments import Query
+from millstream.api.compression import ENDLESS
 from millstream.api.reads import Page, Position, Reads, locate, plan_page, wanted_offset
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import InvalidOffset, StreamError
 from millstream.http.message import Request
-from millstream.http.streaming import BodyStream, encode_chunk
+from millstream.http.streaming import Sink, encode_chunk
 from millstream.protocol import content_types, sse
 from millstream.protocol.cursors import current_cursor, decode_cursor, next_cursor
 from millstream.protocol.offsets import Offset
@@ -60,6 +61,7 @@ class Subscriptions:
             raise InvalidOffset("a live read needs an offset; -1 starts at the beginning")
         bytes_max = query.max_bytes(self.page_bytes) or self.page_bytes
         cursor = decode_cursor(query.one(b"cursor"))
+        compress = query.compress() or False
         stream = self._reads.find(key)
         offset = wanted_offset(stream, token)
 
@@ -68,13 +70,25 @@ class Subscriptions:
             headers = b"content-type: text/event-stream\r\ncache-control: no-cache\r\n"
             if not content_types.is_text(stream.essence):
                 headers += b"stream-sse-data-encoding: base64\r\n"
-            body = request.stream(200, headers)
+            body = self._open_body(request, headers, compress)
             if not body.ended:
                 own_max = bytes_max if bytes_max < self.page_bytes else None
                 Subscriber(self._feed(stream), body, start, own_max, cursor).begin(log)
 
         window_bytes = bytes_max + _CHARACTER_BYTES_MAX
         self._reads.with_log(request, stream, offset, window_bytes, located)
+
+    def _open_body(self, request: Request, headers: bytes, compress: bool) -> Sink:
+        """Compressed only for who asks twice: each such subscriber costs a compressor, and the work
+        that others share."""
+        if not compress:
+            return request.stream(200, headers)
+        compression = self._reads.compression
+        headers += compression.vary
+        encoding = compression.choose(request, b"text/event-stream", ENDLESS)
+        if encoding is None:
+            return request.stream(200, headers)
+        return compression.open(request, headers, encoding, is_live=True)
 
     def _feed(self, stream: Stream) -> Feed:
         feed = self._feeds.get(stream.stream_id)
@@ -198,7 +212,7 @@ class Subscriber:
     )
 
     def __init__(
-        self, feed: Feed, body: BodyStream, start: Position, bytes_max: int | None, cursor: int
+        self, feed: Feed, body: Sink, start: Position, bytes_max: int | None, cursor: int
     ) -> None:
         hub = feed.hub
         self._feed = feed

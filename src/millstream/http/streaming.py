@@ -4,7 +4,7 @@ close for HTTP/1.0."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from millstream.http.connection import Connection
@@ -15,6 +15,26 @@ LAST_CHUNK = b"0\r\n\r\n"
 def encode_chunk(data: bytes) -> bytes:
     """Encode once, write to any number of streams with `write_chunk`."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Sink(Protocol):
+    """A body to those who write it: a BodyStream, or something on the way to one."""
+
+    ended: bool  # by either side; writes are ignored then
+    on_drain: Callable[[], None] | None  # the client reads again
+    on_end: Callable[[], None] | None  # the client left
+
+    @property
+    def is_blocked(self) -> bool:
+        """It takes no more for now: wait for `on_drain`."""
+        ...
+
+    def write(self, data: bytes) -> None: ...
+    def write_chunk(self, chunk: bytes, data: bytes) -> None: ...
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None: ...
+    def keep_unsent_below(self, bytes_max: int) -> None: ...
+    def end(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class BodyStream:

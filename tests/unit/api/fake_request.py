@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from millstream.api.compression import Compression
+from millstream.faults import Faults
 from millstream.http.message import Body, Request
+
+UNCOMPRESSED = Compression(is_on=False, faults=Faults())
 
 
 class FakeRequest:
     def __init__(self, headers: dict[bytes, bytes] | None = None) -> None:
         self.headers = headers or {}
+        self.chunked = True
         self.on_disconnect: Callable[[], None] | None = None
         self._answers: list[tuple[int, bytes, bytes]] = []
 

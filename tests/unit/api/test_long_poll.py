@@ -11,7 +11,7 @@ from millstream.engine.windows import Windows
 from millstream.errors import InvalidOffset, InvalidRequest, StreamNotFound
 from millstream.protocol.cursors import current_cursor
 from millstream.state.commands import Append
-from tests.unit.api.fake_request import FakeRequest
+from tests.unit.api.fake_request import UNCOMPRESSED, FakeRequest
 from tests.unit.engine.world import World
 
 TAIL = b"offset=0000000000000001_0000000000000003"
@@ -24,7 +24,7 @@ class Library:
         self.world = World()
         self.stream = self.world.create(data=b"one", count=1, **fields)
         windows = Windows(self.world.machine, None, None, 1)
-        reads = Reads(self.world.engine, windows, self.world.clock, "0" * 32, 1000)
+        reads = Reads(self.world.engine, windows, self.world.clock, "0" * 32, 1000, UNCOMPRESSED)
         self.polls = LongPolls(
             self.world.engine, reads, self.world.clock, self.world.loop.asyncio_loop, 20.0
         )

@@ -20,7 +20,7 @@ from millstream.engine.windows import Windows
 from millstream.errors import InvalidOffset
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Stream
-from tests.unit.api.fake_request import FakeRequest
+from tests.unit.api.fake_request import UNCOMPRESSED, FakeRequest
 from tests.unit.engine.world import World
 from tests.unit.state.store import JSON, TEXT, Store
 
@@ -55,7 +55,7 @@ def body_of(stream: Stream, page: Page) -> bytes:
 
 def reads_of(store_id: str) -> Reads:
     world = World(StateMachine())
-    return Reads(world.engine, windows_on(world), world.clock, store_id, 1000)
+    return Reads(world.engine, windows_on(world), world.clock, store_id, 1000, UNCOMPRESSED)
 
 
 def test_no_offset_and_minus_one_are_the_start_and_now_is_the_tail() -> None:
@@ -154,7 +154,7 @@ class Library:
             self.world.append(data=message)
         self.world.commit()
         windows = windows_on(self.world)
-        self.reads = Reads(self.world.engine, windows, self.world.clock, "0" * 32, 4)
+        self.reads = Reads(self.world.engine, windows, self.world.clock, "0" * 32, 4, UNCOMPRESSED)
 
     def get(self, query: bytes = b"", tag: str | None = None) -> tuple[int, dict[str, str], bytes]:
         request = FakeRequest({} if tag is None else {b"if-none-match": tag.encode()})
