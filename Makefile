@@ -6,17 +6,18 @@ PYTHON ?= $(shell for p in /usr/bin/python3.11 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_DIR := tests/conformance/official
+CLIENTS_DIR := tests/clients
 # Two tests at a time: most of them wait for a server.
 TWO := -n 2 --dist loadfile
 
-.PHONY: serve test check lint types imports unit property crash-ci conformance cold spark official bench crash lock format clean
+.PHONY: serve test check lint types imports unit property crash-ci conformance cold spark official clients bench crash lock format clean
 
 ## serve: a durable server on 127.0.0.1:4437, data in ./data
 serve: $(VENV)/.runtime
 	$(BIN)/millstream serve --data-dir data
 
 ## test: everything CI runs
-test: check unit property crash-ci conformance cold spark official bench-smoke
+test: check unit property crash-ci conformance cold spark official clients bench-smoke
 
 check: lint types imports
 
@@ -52,6 +53,10 @@ spark: $(VENV)/.dev
 
 official: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/pytest tests/conformance -m official -s
+
+## clients: the official TypeScript and Python clients, also while the server dies and comes back
+clients: $(VENV)/.dev $(CLIENTS_DIR)/node_modules/.installed
+	$(BIN)/pytest tests/clients $(TWO)
 
 .PHONY: bench-smoke
 bench-smoke: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
@@ -99,9 +104,9 @@ $(VENV)/.dev: $(VENV)/.runtime requirements/dev.lock
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	touch $@
 
-$(NODE_DIR)/node_modules/.installed: $(NODE_DIR)/package.json $(NODE_DIR)/package-lock.json
-	cd $(NODE_DIR) && npm install --no-save --no-audit --no-fund --loglevel=error
+%/node_modules/.installed: %/package.json %/package-lock.json
+	cd $* && npm install --no-save --no-audit --no-fund --loglevel=error
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(NODE_DIR)/node_modules .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NODE_DIR)/node_modules $(CLIENTS_DIR)/node_modules .mypy_cache .ruff_cache .hypothesis
