@@ -5,6 +5,8 @@ PYTHON ?= $(shell for p in /usr/bin/python3.11 python3.11 python3; do \
 	$$p -c 'import ensurepip, venv' 2>/dev/null && { command -v $$p; break; }; done)
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+COMPILE := pip compile pyproject.toml -q --python-version 3.11 --generate-hashes --no-header --no-annotate
 NODE_DIR := tests/conformance/official
 CLIENTS_DIR := tests/clients
 # Two tests at a time: most of them wait for a server.
@@ -12,9 +14,15 @@ TWO := -n 2 --dist loadfile
 
 .PHONY: serve test check lint types imports unit property crash-ci conformance cold spark official clients bench crash lock format clean
 
-## serve: a durable server on 127.0.0.1:4437, data in ./data
+## serve: a durable server on 127.0.0.1:4437, data in ./data. The pipeline's packages (Spark: 600 MB) are installed
+## while it serves; PIPELINE=off leaves them out
 serve: $(VENV)/.runtime
-	$(BIN)/millstream serve --data-dir data
+ifeq ($(PIPELINE),off)
+	$(BIN)/millstream serve --data-dir data --pipeline off
+else
+	@$(BIN)/python requirements/install_beside.py $(VENV)/.pipeline requirements/pipeline.lock & \
+	exec $(BIN)/millstream serve --data-dir data
+endif
 
 ## test: everything CI runs
 test: check unit property crash-ci conformance cold spark official clients bench-smoke
@@ -89,19 +97,28 @@ docs: $(VENV)/.runtime
 ## lock: refresh the pinned versions
 lock: $(VENV)/.dev
 	$(BIN)/pip install -q uv
-	$(BIN)/uv pip compile pyproject.toml -q --python-version 3.11 --extra pipeline --generate-hashes --no-header --no-annotate -o requirements/runtime.lock
-	$(BIN)/uv pip compile pyproject.toml -q --python-version 3.11 --extra pipeline --extra dev --generate-hashes --no-header --no-annotate -c requirements/runtime.lock -o requirements/dev.lock
+	$(BIN)/uv $(COMPILE) -o requirements/runtime.lock
+	$(BIN)/uv $(COMPILE) --extra pipeline -c requirements/runtime.lock -o requirements/pipeline.lock
+	$(BIN)/uv $(COMPILE) --extra pipeline --extra dev -c requirements/pipeline.lock -o requirements/dev.lock
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+# Without compiling: that takes longer than the download, and most of it is never imported.
 $(VENV)/.runtime: $(VENV)/bin/python requirements/runtime.lock pyproject.toml
-	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/runtime.lock
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	@echo "Installing the server (about 290 MB) into $(VENV)"
+	$(PIP) uninstall -q -y setuptools
+	$(PIP) install --no-compile --require-hashes -r requirements/runtime.lock
+	$(PIP) install -q --no-compile --no-deps -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime requirements/dev.lock
-	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
+$(VENV)/.pipeline: $(VENV)/.runtime requirements/pipeline.lock
+	@echo "Installing the data pipeline (Spark and what it needs, about 600 MB) into $(VENV)"
+	$(PIP) install -q --require-hashes -r requirements/pipeline.lock
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.pipeline requirements/dev.lock
+	$(PIP) install -q --require-hashes -r requirements/dev.lock
 	touch $@
 
 %/node_modules/.installed: %/package.json %/package-lock.json

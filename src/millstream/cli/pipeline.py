@@ -7,7 +7,8 @@ import dataclasses
 
 from millstream.cli.flags import add_settings, settings_given
 from millstream.config import Config, InvalidSetting, java_home, log_settings, parse_seconds
-from millstream.pipeline.requirements import check_requirements
+from millstream.engine.pipeline_requirements import find_missing
+from millstream.errors import StartupError
 from millstream.telemetry import configure_logs
 
 _RUN_TEXT = """\
@@ -72,7 +73,9 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
     configure_logs(*log_settings(flags))
     interval_seconds = parse_seconds(arguments.interval)
     spark = dict(_name_and_value(text) for text in arguments.spark_conf)
-    check_requirements(java_home())
+    missing = find_missing(java_home())
+    if missing is not None:
+        raise StartupError(missing)
     from millstream.pipeline import runner
 
     return runner.run_pipeline(

@@ -1,4 +1,5 @@
-"""The pipeline beside the server: a process of its own, started when there is work for it."""
+"""The pipeline beside the server: a process of its own, started when there is work for it and all
+that it needs is there. That may come later: `make serve` installs it while the server runs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from typing import Protocol
 
 import structlog
 
-from millstream.config import Config, pipeline_environment
+from millstream.config import Config, java_home, pipeline_environment
+from millstream.engine.pipeline_requirements import find_missing
 from millstream.faults import Faults
 
 log = structlog.get_logger("millstream.pipeline")
@@ -20,7 +22,6 @@ log = structlog.get_logger("millstream.pipeline")
 LOOK_SECONDS = 20.0  # between two looks for work
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 30.0, 900.0
 STOP_SECONDS_MAX = 10.0
-EXIT_CANNOT_RUN = 2  # it said what is missing
 
 
 class WorkFinder(Protocol):
@@ -44,6 +45,7 @@ class PipelineProcess:
         self._environment = pipeline_environment(config)
         self._work = work
         self._look_seconds = look_seconds
+        self._missing: str | None = None  # as it was last said
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -72,28 +74,42 @@ class PipelineProcess:
             await process.wait()
 
     async def _look_after(self) -> None:
-        """Until the pipeline says that it cannot run here; errors of ours do not end it."""
+        """For as long as the server runs: errors of ours and of the pipeline do not end it."""
         failures = 0
         while True:
-            await asyncio.sleep(self._look_seconds)
             try:
-                exit_code = await self._run() if await self._has_work() else 0
+                exit_code = await self._look()
             except Exception as error:
                 self._faults.report("pipeline", error)
                 exit_code = 1
             else:
                 self._faults.works("pipeline")
-            if exit_code == EXIT_CANNOT_RUN:
-                log.warning(
-                    "the pipeline cannot run here, see its message; the server goes on without it, "
-                    "segments stay small (--pipeline off says that this is meant)"
-                )
-                return
             failures = failures + 1 if exit_code else 0
+            delay = self._look_seconds
             if failures:
                 delay = min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** (failures - 1))
                 log.warning("the pipeline ended", exit_code=exit_code, again_in_seconds=delay)
-                await asyncio.sleep(delay)
+            await asyncio.sleep(delay)
+
+    async def _look(self) -> int:
+        """The exit code of a run, if there was reason for one and it was possible."""
+        if not await self._can_run() or not await self._has_work():
+            return 0
+        return await self._run()
+
+    async def _can_run(self) -> bool:
+        """Says what is missing, once, and when it has come."""
+        missing = await asyncio.to_thread(find_missing, java_home())
+        if missing != self._missing:
+            self._missing = missing
+            if missing is None:
+                log.info("the pipeline has all that it needs now")
+            else:
+                log.warning(
+                    f"{missing}. The server goes on without it and starts it by itself once that "
+                    "is there; segments stay small until then (--pipeline off: this is meant)"
+                )
+        return missing is None
 
     async def _has_work(self) -> bool:
         answer = asyncio.get_running_loop().create_future()
