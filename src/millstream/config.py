@@ -10,10 +10,11 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from millstream.limits import KIB, MIB
+from millstream.limits import KIB, MIB, SHARDS_DEFAULT
 
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -24,6 +25,10 @@ _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(|ms|s|m|h)")
 _STORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 _KEYED_SCHEMES = ("s3", "s3a", "gs", "https")  # in others an @ separates container and account
 _ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:/[^\s@?#]*)?")
+# What Kubernetes puts into the environment beside a service that is called like us.
+_ORCHESTRATED = re.compile(
+    r"\w+(?:_SERVICE_HOST=|_SERVICE_PORT(?:_\w+)?=|_PORT=(?:tcp|udp|sctp):|_PORT_\d+_(?:TCP|UDP|SCTP)).*"
+)
 _SECONDS_FACTOR = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
 
 
@@ -247,8 +252,12 @@ class Config:
         "TIME",
         "how long one object-store operation may take, with all its retries",
     )
-    shards: int = _setting(
-        16, parse_count, "N", "parts the catalog is kept in; fixed when the data folder is made"
+    shards: int | None = _setting(
+        None,
+        parse_count,
+        "N",
+        "parts the catalog is kept in; fixed when the data folder is made, no need to repeat it",
+        default_text=f"what the data folder has, {SHARDS_DEFAULT} for a new one",
     )
     hot_bytes: int = _setting(
         256 * MIB, parse_size, "SIZE", "stream content kept in memory; more waits or goes cold"
@@ -326,6 +335,7 @@ def build_config(
     """
     if environment is None:
         environment = os.environ
+    _refuse_unknown(environment)
     if flags.get("memory") and flags.get("data_dir"):
         raise InvalidSetting("--memory keeps nothing on disk; leave out --data-dir")
     values = {
@@ -340,12 +350,24 @@ def build_config(
 
 def log_settings(flags: Mapping[str, str | None]) -> tuple[str, str]:
     """Format and level of the log alone, for commands that take few other settings."""
+    _refuse_unknown(os.environ)
     values: list[Any] = [
         _value(setting, flags, os.environ, {}) or setting.default
         for setting in dataclasses.fields(Config)
         if setting.name in ("log_format", "log_level")
     ]
     return values[0], values[1]
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    """A setting with a typing error would otherwise be a setting that nobody made."""
+    known = {environment_name(setting) for setting in dataclasses.fields(Config)}
+    for name, value in sorted(environment.items()):
+        is_ours = name.upper().startswith(ENVIRONMENT_PREFIX)
+        if is_ours and name not in known and not _ORCHESTRATED.fullmatch(f"{name}={value}"):
+            [near] = get_close_matches(name.upper(), known, 1, cutoff=0.6) or [""]
+            hint = f"did you mean {near}?" if near else "docs/configuration.md has them all"
+            raise InvalidSetting(f"{name} is no setting; {hint}")
 
 
 def _value(
@@ -402,7 +424,7 @@ def _check_together(config: Config) -> None:
         raise InvalidSetting("--tls-cert and --tls-key go together")
     if config.wal_segment_bytes < 4 * KIB:
         raise InvalidSetting("--wal-segment-bytes must be at least 4KiB")
-    if config.shards > 1024:
+    if config.shards is not None and config.shards > 1024:
         raise InvalidSetting("--shards must be at most 1024")
     if config.hot_bytes < 64 * KIB:
         raise InvalidSetting("--hot-bytes must be at least 64KiB")

@@ -105,3 +105,4 @@ HELD_BACK_MAX = 10_000  # appends that wait at once; their bodies are bounded as
 UNUSED_MEMORY_BYTES = 16 * MIB  # growth of the process after which freed memory is given back
 DECODES_MAX = 2  # row groups decoded at once: each takes several times its size for a moment
 HELD_MEMORY_FACTOR = 1.5  # memory that published content takes for each byte, holes in the heap too
+SHARDS_DEFAULT = 16  # parts of a new catalog: each is merged alone, and has enough to do it for

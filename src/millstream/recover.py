@@ -62,7 +62,7 @@ def recover(config: Config, folder: DataFolder) -> Recovered:
 
 def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
     disk = OsDisk()
-    machine, lsn = load_state(disk, folder, catalog, config.shards)
+    machine, lsn = load_state(disk, folder, catalog, catalog.shards)
     replay = Replay(machine, load_skipped(folder.path))
     recovered = recover_log(disk, folder.wal, folder.store_id, lsn, replay)
     machine.ended.clear()

@@ -252,3 +252,20 @@ def test_the_json_metrics_are_only_read(memory_api: Api) -> None:
     for method in ("POST", "PUT", "DELETE"):
         assert memory_api.call(method, "/__ursula/metrics").status == 405
     assert "cold_flush_uploads" not in memory_api.get("/__ursula/metrics").json()
+
+
+def test_the_number_of_shards_need_not_be_repeated(tmp_path: Path) -> None:
+    with running_server(tmp_path, "--shards", "3") as server:
+        with contextlib.closing(Api(server)) as api:
+            api.stream(b"kept", path="/v1/stream/kept")
+            assert api.get("/__ursula/metrics").json()["raft_group_count"] == 3
+        assert server.stop() == 0
+    for flags in ((), ("--shards", "3")):
+        with running_server(tmp_path, *flags) as server:
+            with contextlib.closing(Api(server)) as api:
+                assert api.get("/v1/stream/kept").body == b"kept"
+                assert api.get("/__ursula/metrics").json()["raft_group_count"] == 3
+            server.kill()
+    printed = refused_start("serve", "--data-dir", str(tmp_path), "--shards", "16")
+    assert "was made for 3 shards" in printed
+    assert "leave out --shards" in printed

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from millstream.config import Config
 from millstream.errors import DamagedData
 from millstream.formats.checkpoint import BLOCK_HEADER_BYTES
 from millstream.journal.checkpoints import (
@@ -25,6 +24,7 @@ from millstream.journal.checkpoints import (
 )
 from millstream.journal.disk import OsDisk
 from millstream.journal.recovery import recover_log
+from millstream.limits import SHARDS_DEFAULT
 from millstream.state.commands import decode_command
 from millstream.state.machine import StateMachine
 from millstream.state.records import take_records
@@ -210,7 +210,7 @@ def holds_foreign_record_behind_tail(folder: Path, other: Header) -> bool:
 
 def encode_first_checkpoint(store: Store, lsn: int) -> list[bytes]:
     """The whole state after record `lsn`, made from the log as the server would."""
-    machine = StateMachine(Config().shards)
+    machine = StateMachine(SHARDS_DEFAULT)
     for payload in store.payloads[:lsn]:
         machine.apply(decode_command(payload))
     capture = machine.changes.begin_capture(lsn, take_records(machine))

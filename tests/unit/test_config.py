@@ -58,7 +58,44 @@ def test_a_false_in_the_environment_is_false() -> None:
 
 
 def test_other_variables_are_ignored() -> None:
-    assert build_config({}, {"MILLSTREAM_": "x", "PATH": "y", "LISTEN": "z"}) == Config()
+    assert build_config({}, {"PATH": "y", "LISTEN": "z", "MILLSTREAMS": "x"}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("MILLSTREAM_LISTN", "did you mean MILLSTREAM_LISTEN?"),
+        ("MILLSTREAM_DATADIR", "did you mean MILLSTREAM_DATA_DIR?"),
+        ("MILLSTREAM_HOT_BYTE", "did you mean MILLSTREAM_HOT_BYTES?"),
+        ("millstream_page_bytes", "did you mean MILLSTREAM_PAGE_BYTES?"),
+        ("MILLSTREAM_PORT", "is no setting"),
+        ("MILLSTREAM_QQQQQQQQQQQQQQQQ", "docs/configuration.md has them all"),
+        ("MILLSTREAM_", "is no setting"),
+    ],
+)
+def test_a_mistyped_variable_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, hint: str
+) -> None:
+    with pytest.raises(InvalidSetting, match=f"^{name} is no setting") as refused:
+        build_config({}, {name: "s3cret", "MILLSTREAM_MEMORY": "on"})
+    assert hint in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(InvalidSetting, match=name):
+        log_settings({})
+
+
+def test_what_kubernetes_says_of_a_service_called_millstream_is_no_mistake() -> None:
+    environment = {
+        "MILLSTREAM_SERVICE_HOST": "10.0.0.1",
+        "MILLSTREAM_SERVICE_PORT": "4437",
+        "MILLSTREAM_SERVICE_PORT_HTTP": "4437",
+        "MILLSTREAM_PORT": "tcp://10.0.0.1:4437",
+        "MILLSTREAM_PORT_4437_TCP": "tcp://10.0.0.1:4437",
+        "MILLSTREAM_PORT_4437_TCP_ADDR": "10.0.0.1",
+        "MILLSTREAM_STAGING_SERVICE_HOST": "10.0.0.2",
+    }
+    assert build_config({}, environment) == Config()
 
 
 def test_the_process_environment_is_read_when_none_is_given(

@@ -13,6 +13,7 @@ _INTRODUCTION = """\
 # Configuration
 
 Every setting of `millstream serve`. A flag wins over its variable, the variable over the default.
+A variable `MILLSTREAM_…` that is none of these is refused, with the nearest right name.
 Sizes take `KiB`, `MiB`, `GiB`; times take `ms`, `s`, `m`, `h` and are seconds without a unit.
 This page is written by `make docs` from `src/millstream/config.py`.
 

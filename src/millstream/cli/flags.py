@@ -16,7 +16,8 @@ def add_settings(
 ) -> None:
     for setting in settings:
         text, shape = setting.metadata["help"], setting.metadata["shape"]
-        if shape and setting.default is not None:
+        has_default = setting.default is not None or setting.metadata["default_text"]
+        if shape and has_default:
             text += f" (default: {describe_default(setting).strip('`')})"
         if shape:
             action = "append" if setting.metadata["many"] else "store"

@@ -40,7 +40,7 @@ def copy_catalog(folder: Places, to: Path) -> None:
             shutil.copyfile(path, to / path.name)
 
 
-def open_catalog(folder: Places, copy: Path, shards: int) -> Catalog:
+def open_catalog(folder: Places, copy: Path, shards: int | None) -> Catalog:
     """`shards` is for a folder that never had a catalog."""
     if (copy / ROOT_NAME).exists():
         shards = load_shards(copy / ROOT_NAME)

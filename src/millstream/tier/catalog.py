@@ -21,6 +21,7 @@ from millstream.errors import DamagedData, StartupError
 from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
+from millstream.limits import SHARDS_DEFAULT
 from millstream.tier.catalog_changes import Garbage, SegmentSpan, SegmentUse, is_empty, split
 from millstream.tier.catalog_files import (
     ROOT_NAME,
@@ -29,6 +30,7 @@ from millstream.tier.catalog_files import (
     copy_database,
     create_files,
     empty_wal,
+    load_shards,
     open_for_work,
     shard_name,
     unseal,
@@ -91,13 +93,18 @@ class Catalog:
         self.lsn = min(lsns)
 
     @classmethod
-    def open(cls, folder: Path, shards: int, store_id: str) -> Catalog:
-        """The catalog of this store in `folder`; an empty one, durable, when there was none."""
+    def open(cls, folder: Path, shards: int | None, store_id: str) -> Catalog:
+        """The catalog of this store in `folder`; an empty one, durable, when there was none.
+
+        It must have as many shards as asked for; None: as many as it has.
+        """
         files: list[ReadFile] = []
         try:
             if not (folder / ROOT_NAME).exists():
                 _check_unused(folder)
-                create_files(folder, shards, store_id)
+                create_files(folder, shards or SHARDS_DEFAULT, store_id)
+            if shards is None:
+                shards = load_shards(folder / ROOT_NAME)
             root = ReadFile(folder / ROOT_NAME)
             files.append(root)
             lsns = [_check(root, Meta(store_id, shards, None, 0))]
@@ -447,7 +454,7 @@ def _check(file: ReadFile, wanted: Meta) -> int:
     if meta.shards != wanted.shards:
         raise StartupError(
             f"{file.path} was made for {meta.shards} shards, and their number cannot change; "
-            f"start with --shards {meta.shards}"
+            f"leave out --shards, or start with --shards {meta.shards}"
         )
     if meta.shard != wanted.shard:
         expected, found = _title(wanted.shard), _title(meta.shard)

@@ -92,7 +92,7 @@ def test_a_value_of_another_kind_is_damage_too(used: Path, value: str) -> None:
 
 
 def test_another_number_of_shards_is_refused_with_the_number_to_give(used: Path) -> None:
-    with pytest.raises(StartupError, match="start with --shards 3"):
+    with pytest.raises(StartupError, match="leave out --shards, or start with --shards 3"):
         Catalog.open(used, 16, STORE)
 
 
