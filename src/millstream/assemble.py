@@ -264,9 +264,10 @@ class ColdTier:
             JobSource(disk.catalog, disk.objects),
             job_table,
             self._job_thread.run,
-            SegmentSwaps(engine, self.checkpointer, disk.catalog).swap,
+            SegmentSwaps(engine, self.checkpointer).swap,
             storage.store_id,
             cold_place(disk.objects.settings),
+            engine.faults,
         )
         self.uploads = CatalogUploads(
             engine,
@@ -302,6 +303,7 @@ class ColdTier:
         await self.memory.close()
         await self.retention.close()
         await self.flusher.close()
+        await self.jobs.close()
         await self._job_thread.wait_idle()
         self._job_thread.close()
         await self.garbage.close()

@@ -274,6 +274,12 @@ class JobConflict(StreamError):
     code = "job_conflict"
 
 
+class JobFailed(StreamError):
+    """Something about the job went wrong that nobody expected. The log says what."""
+
+    code = "job_failed"
+
+
 class ResultRefused(StreamError):
     """What the job made is not what the catalog says it must be."""
 

@@ -97,6 +97,7 @@ READ_AHEADS_MAX = 2  # at once: half the threads stay free for those who wait
 READ_AHEAD_BYTES = 4 * MIB  # behind a window that was read in sequence: about one page
 READ_AHEAD_STREAMS_MAX = 1024  # streams whose last window is remembered, to know a sequence by
 TRIMS_AT_ONCE = 200  # streams whose old content is given up in one go on the loop
+REPLACED_SEGMENTS_KEPT = 8192  # names of those that swaps took: those of 32 of the largest jobs
 CHECKPOINT_SECONDS_MAX = 60.0  # between two checkpoints when anything changed, however little
 HELD_DROPS_AT_ONCE = 200  # of held runs in one go on the loop, about half a millisecond
 HELD_RUN_OVERHEAD = 256  # bytes of objects that published content costs in memory beside itself

@@ -20,14 +20,15 @@ from millstream.api.jobs import JobRoutes
 from millstream.clock import SystemClock
 from millstream.engine.compaction import Policy
 from millstream.engine.job_table import JobTable
+from millstream.engine.off_loop import OffLoop
 from millstream.errors import StreamError
+from millstream.faults import Faults
 from millstream.formats.jobs import ColdPlace
 from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.limits import MIB
-from millstream.state.outcomes import Done, Outcome
 from millstream.tier.catalog import (
     Catalog,
     Changes,
@@ -63,7 +64,7 @@ class World:
         self.catalog = Catalog.open(folder / "catalog", shards, STORE_ID)
         self.streams: dict[int, Growing] = {}
         self.flushed: dict[int, tuple[int, int]] = {}  # ordinal and byte that are cold
-        self.swaps: list[tuple[list[str], list[Segment]]] = []
+        self.swapped: list[tuple[list[str], list[Segment]]] = []
         self._lsn = 0
         self._lock = threading.Lock()  # one merge at a time, as one checkpoint at a time
 
@@ -169,10 +170,15 @@ class World:
     def object_size(self, name: str) -> int | None:
         return self.store.size(name)
 
-    def swap(self, old: list[str], segments: list[Segment], runs: list[list[Run]]) -> Outcome:
+    def segment_names(self, shard: int) -> set[str]:
+        return self.catalog.segment_names(shard)
+
+    def swaps(self) -> int:
+        return len(self.swapped)
+
+    def swap(self, old: list[str], segments: list[Segment], runs: list[list[Run]]) -> None:
         self.merge(replacements=[Replacement(old, segments, runs)])
-        self.swaps.append((old, segments))
-        return Done.PUBLISHED
+        self.swapped.append((old, segments))
 
 
 def _content(stream: Growing, ordinal: int, byte: int, fresh: list[Message]) -> Content:
@@ -223,30 +229,34 @@ class JobServer:
     async def _serve(self, started: Callable[[int], None], stopped: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(2) as pool:
+            thread = OffLoop("jobs", 2)
+            thread.start(loop)
 
-            def run(work: Callable[[], object], done: Callable[[object], None]) -> None:
-                def finished(future: asyncio.Future[object]) -> None:
-                    error = future.exception()
-                    done(future.result() if error is None else error)
-
-                loop.run_in_executor(pool, work).add_done_callback(finished)
-
-            def replace(
+            async def replace(
                 shard: int,
                 old: list[str],
                 segments: list[Segment],
                 runs: list[list[Run]],
-                done: Callable[[Outcome], None],
+                swaps_seen: int,
             ) -> None:
-                def work() -> object:
+                def work() -> None:
                     self.before_commit()
-                    return self._world.swap(old, segments, runs)
+                    self._world.swap(old, segments, runs)
 
-                run(work, done)  # type: ignore[arg-type]
+                await loop.run_in_executor(pool, work)
 
             cold = self._world.cold
             place = ColdPlace(cold.url.partition(":")[0], cold.url, cold.endpoint, cold.region)
-            routes = JobRoutes(self._world, self.table, run, replace, STORE_ID, place, self._policy)
+            routes = JobRoutes(
+                self._world,
+                self.table,
+                thread.run,
+                replace,
+                STORE_ID,
+                place,
+                Faults(),
+                self._policy,
+            )
 
             def handle(request: Request) -> None:
                 self.requests.append((request.method.decode(), request.path.decode()))
@@ -260,6 +270,8 @@ class JobServer:
             started(port)
             await stopped.wait()
             await server.close(1.0)
+            await routes.close()
+            thread.close()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[str]:

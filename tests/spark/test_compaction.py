@@ -149,7 +149,7 @@ def test_a_task_that_ran_twice_counts_once(folder_world: World) -> None:
         client.commit(offer.job)
         client.commit(offer.job)
     check(world)
-    assert len(world.swaps) == 1
+    assert len(world.swapped) == 1
     assert len(list(world.store.list("segments/"))) == 4 + 2 * len(world.segments())
 
 

@@ -80,7 +80,7 @@ def test_killed_anywhere_it_can_be_run_again(folder_world: World) -> None:
     assert code == 0, output
     check(world)
     assert len(world.segments()) < 15
-    assert world.swaps
+    assert world.swapped
 
 
 def wait_for(server: JobServer, seen: int, point: str) -> None:

@@ -46,6 +46,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.OffsetGone: 410,
     errors.BodyTooLarge: 413,
     errors.AppendOutcomeUnknown: 500,
+    errors.JobFailed: 500,
     errors.DamagedSegment: 500,
     errors.MissingContent: 500,
     errors.ColdUnavailable: 503,

@@ -1,15 +1,16 @@
 """Jobs of the data pipeline: ask for one, fetch its tasks, bring their results, commit once.
 
 docs/pipeline.md is the contract. What is long (walks of the catalog, the store) runs on a worker
-thread; jobs and their results live on the loop.
+thread; jobs and their results live on the loop. A request that takes time is a coroutine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -30,11 +31,14 @@ from millstream.engine.job_table import Job, JobTable
 from millstream.errors import (
     InvalidRequest,
     JobConflict,
+    JobFailed,
     MethodNotAllowed,
     Overloaded,
     RouteNotFound,
+    ShuttingDown,
     StreamError,
 )
+from millstream.faults import Faults
 from millstream.formats.jobs import (
     JOBS_PATH,
     MSGPACK_TYPE,
@@ -49,7 +53,6 @@ from millstream.formats.jobs import (
 )
 from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
-from millstream.state.outcomes import Outcome
 from millstream.tier.catalog import SegmentSpan, SegmentUse
 
 JOBS_ROOT = JOBS_PATH.encode()
@@ -61,20 +64,42 @@ _MSGPACK = f"content-type: {MSGPACK_TYPE}\r\ncache-control: no-store\r\n".encode
 _NO_STORE = b"cache-control: no-store\r\n"
 _NUMBER = re.compile(rb"[0-9]{1,9}")
 
-RunWork = Callable[[Callable[[], object], Callable[[object], None]], None]
-"""Does the first on a worker thread and calls the second on the loop with its result; with the
-error instead if it raised an OSError."""
+T = TypeVar("T")
+Answer = tuple[int, bytes, bytes]  # status, headers, body
 
-ReplaceSegments = Callable[
-    [int, list[str], list[Segment], list[list[Run]], Callable[[Outcome], None]], None
-]
-"""Journals the swap: shard, old names, new segments, the runs of each, and whom to tell."""
+
+class RunWork(Protocol):
+    def __call__(self, work: Callable[[], T], done: Callable[[T | Exception], None], /) -> None:
+        """Does `work` on a worker thread and calls `done` on the loop with what became of it."""
+        ...
+
+
+class ReplaceSegments(Protocol):
+    async def __call__(
+        self,
+        shard: int,
+        old: list[str],
+        segments: list[Segment],
+        runs: list[list[Run]],
+        swaps_seen: int,
+        /,
+    ) -> None:
+        """Journals the swap; raises StreamError when it does not happen."""
+        ...
 
 
 class Source(Protocol):
     """What the catalog knows. Called on a worker thread."""
 
+    def swaps(self) -> int:
+        """How many swaps it has heard of, at least: what is asked for next may be newer."""
+        ...
+
     def segments(self) -> list[SegmentUse]: ...
+
+    def segment_names(self, shard: int) -> set[str]:
+        """All that it knows, dead ones too."""
+        ...
 
     def segment_spans(self, shard: int) -> Mapping[str, SegmentSpan]: ...
 
@@ -87,12 +112,25 @@ class Source(Protocol):
         ...
 
 
-class _Comparison(NamedTuple):
-    old: list[str]  # inputs that are still there
-    runs: list[list[Run]]  # of each new segment, those that hold something live
+class Plan(NamedTuple):
+    choice: Choice
+    tasks: list[bytes]
+    swaps_seen: int
+
+
+@dataclass(frozen=True)
+class _Done(Generic[T]):
+    value: T
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: BaseException
 
 
 class JobRoutes:
+    """Every request has one answer, whatever is raised on the way: see `_serve`."""
+
     def __init__(
         self,
         source: Source,
@@ -101,6 +139,7 @@ class JobRoutes:
         replace_segments: ReplaceSegments,
         store_id: str,
         cold: ColdPlace,
+        faults: Faults,
         policy: Policy = Policy(),  # noqa: B008 - frozen
     ) -> None:
         self._source = source
@@ -109,33 +148,51 @@ class JobRoutes:
         self._replace_segments = replace_segments
         self._store_id = store_id
         self._cold = cold
+        self._faults = faults
         self._policy = policy
-        self._asking: deque[Request] = deque()
+        self._asking = 0
+        self._planning = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def has_work(self, done: Callable[[bool], None]) -> None:
-        """Calls `done` later with whether somebody who asks now would get a job."""
+    async def has_work(self) -> bool:
+        """Whether somebody who asks now would get a job. An error is told to those who hear it."""
         busy = self._table.busy_names()
-        self._run(lambda: self._choose(busy), lambda found: done(isinstance(found, Choice)))
+        try:
+            return await self._in_thread(lambda: self._choose(busy)) is not None
+        except OSError:
+            return False  # the catalog cannot be read: others say so loudly
+        except Exception as error:
+            self._faults.report("jobs", error)
+            return False
+
+    async def close(self) -> None:
+        """Who still waits is told that the server stops."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def handle(self, request: Request) -> None:
         request.route = "jobs"
         parts = request.path[len(JOBS_ROOT) :].split(b"/")
         if parts == [COMPACT]:
             self._allow(request, b"POST")
-            self._ask(request)
+            if self._asking >= ASKS_MAX:
+                raise Overloaded("too many ask for a job at once")
+            self._begin(request, self._ask())
         elif len(parts) == 1:
             self._allow(request, b"DELETE")
             self._give_up(request, _text(parts[0]))
         elif len(parts) == 2 and parts[1] == b"commit":
             self._allow(request, b"POST")
-            self._commit(request, _text(parts[0]))
+            self._begin(request, self._commit(_text(parts[0])))
         elif len(parts) == 3 and parts[1] == b"tasks" and _NUMBER.fullmatch(parts[2]):
             self._allow(request, b"GET", b"PUT")
             job, number = self._table.find(_text(parts[0])), int(parts[2])
             if request.method == b"GET":
                 request.respond(200, _MSGPACK, job.task(number))
             else:
-                self._put_result(request, job, number)
+                self._begin(request, self._put_result(request.body, job, number))
         else:
             raise RouteNotFound("jobs: compact, {job}, {job}/tasks/{k} and {job}/commit")
 
@@ -145,52 +202,69 @@ class JobRoutes:
             allowed = b", ".join(methods).decode()
             raise MethodNotAllowed(f"use one of {allowed}", f"{allowed}, OPTIONS")
 
-    def _in_thread(
-        self, request: Request, work: Callable[[], object], done: Callable[[object], None]
-    ) -> None:
-        """`done` gets the result, or whatever error the client shall hear of."""
+    def _begin(self, request: Request, answering: Coroutine[Any, Any, Answer]) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(request, answering))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        def guarded() -> object:
+    async def _serve(self, request: Request, answering: Coroutine[Any, Any, Answer]) -> None:
+        """The one place where a job's request is answered."""
+        try:
+            answer = await answering
+        except StreamError as error:
+            respond_error(request, error)
+        except OSError as error:
+            respond_error(request, Overloaded(f"the cold tier does not answer: {error}"))
+        except Exception as error:
+            self._faults.report("jobs", error)
+            kind = type(error).__name__
+            respond_error(request, JobFailed(f"an unexpected error, see the log: {kind}: {error}"))
+        except BaseException:
+            respond_error(request, ShuttingDown("the server stops; ask again when it is back"))
+            raise
+        else:
+            self._faults.works("jobs")
+            request.respond(*answer)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """The result of `work`; whatever it raises is raised here."""
+        waiting: asyncio.Future[_Done[T] | _Failed] = asyncio.get_running_loop().create_future()
+
+        def guarded() -> _Done[T] | _Failed:
             try:
-                return work()
-            except StreamError as error:
-                return error
+                return _Done(work())
+            except BaseException as error:  # some cannot travel in a future: see PEP 479
+                return _Failed(error)
 
-        def finished(result: object) -> None:
-            if isinstance(result, OSError):
-                result = Overloaded(f"the cold tier does not answer: {result}")
-            done(result)
+        def finished(result: _Done[T] | _Failed | Exception) -> None:
+            if not waiting.done():
+                waiting.set_result(_Failed(result) if isinstance(result, Exception) else result)
 
         self._run(guarded, finished)
+        result = await waiting
+        if isinstance(result, _Done):
+            return result.value
+        if isinstance(result.error, Exception):
+            raise result.error
+        raise RuntimeError(f"a worker thread was left by {result.error!r}") from result.error
 
     # Ask
 
-    def _ask(self, request: Request) -> None:
+    async def _ask(self) -> Answer:
         """One is planned at a time, so that no two get the same segments."""
-        if len(self._asking) >= ASKS_MAX:
-            raise Overloaded("too many ask for a job at once")
-        self._asking.append(request)
-        if len(self._asking) == 1:
-            self._plan_next()
+        self._asking += 1
+        try:
+            async with self._planning:
+                busy = self._table.busy_names()
+                plan = await self._in_thread(lambda: self._plan(busy))
+                if plan is None:
+                    return 204, _NO_STORE, b""
+                return 200, _JSON, self._start(plan)
+        finally:
+            self._asking -= 1
 
-    def _plan_next(self) -> None:
-        request, busy = self._asking[0], self._table.busy_names()
-
-        def planned(plan: object) -> None:
-            if isinstance(plan, StreamError):
-                respond_error(request, plan)
-            elif isinstance(plan, tuple):
-                choice, tasks = plan
-                request.respond(200, _JSON, encode_offer(self._start(choice, tasks)))
-            else:
-                request.respond(204, _NO_STORE)
-            self._asking.popleft()
-            if self._asking:
-                self._plan_next()
-
-        self._in_thread(request, lambda: self._plan(busy), planned)
-
-    def _plan(self, busy: set[str]) -> tuple[Choice, list[bytes]] | None:
+    def _plan(self, busy: set[str]) -> Plan | None:
+        swaps_seen = self._source.swaps()
         choice = self._choose(busy)
         if choice is None:
             return None
@@ -198,7 +272,7 @@ class JobRoutes:
         live_bytes = sum(use.live_bytes for use in choice.inputs)
         pieces = cut_tasks(self._source.live_runs(list(segments)), live_bytes, self._policy)
         tasks = [encode_task(task_input(piece, segments)) for piece in pieces]
-        return (choice, tasks) if tasks else None
+        return Plan(choice, tasks, swaps_seen) if tasks else None
 
     def _choose(self, busy: set[str]) -> Choice | None:
         uses = self._source.segments()
@@ -213,9 +287,18 @@ class JobRoutes:
             choice = choose_spread(shard, found, spans, self._policy, busy)
         return choice
 
-    def _start(self, choice: Choice, tasks: list[bytes]) -> JobOffer:
+    def _start(self, plan: Plan) -> bytes:
+        """The offer of a job that has begun, encoded."""
+        choice, tasks, swaps_seen = plan
         inputs = [use.segment for use in choice.inputs]
-        job = self._table.start(COMPACT.decode(), choice.shard, inputs, tasks)
+        job = self._table.start(COMPACT.decode(), choice.shard, inputs, tasks, swaps_seen)
+        try:
+            return encode_offer(self._offer(job, choice))
+        except BaseException:
+            self._table.end(job, committed=False)  # nobody will ever know of it
+            raise
+
+    def _offer(self, job: Job, choice: Choice) -> JobOffer:
         return JobOffer(
             job=job.job_id,
             kind=job.kind,
@@ -231,7 +314,7 @@ class JobRoutes:
                 )
                 for use in choice.inputs
             ],
-            tasks=len(tasks),
+            tasks=len(job.tasks),
             target_bytes=self._policy.target_bytes,
             live_bytes=sum(use.live_bytes for use in choice.inputs),
             created_ms=job.started_ms,
@@ -242,30 +325,21 @@ class JobRoutes:
 
     # Results
 
-    def _put_result(self, request: Request, job: Job, number: int) -> None:
+    async def _put_result(self, body: bytes, job: Job, number: int) -> Answer:
         encoded = job.task(number)
         taken_names = job.input_names | job.names_made(but_task=number)
 
         def check() -> TaskResult:
             try:
-                result = decode_result(request.body)
+                result = decode_result(body)
             except ValueError as error:
                 raise InvalidRequest(f"the body is no result of a task: {error}") from None
             check_result(decode_task(encoded), result, shard=job.shard, taken_names=taken_names)
             return result
 
-        def checked(result: object) -> None:
-            try:
-                if isinstance(result, StreamError):
-                    raise result
-                assert isinstance(result, TaskResult)
-                self._table.put_result(self._table.find(job.job_id), number, result)
-            except StreamError as error:
-                respond_error(request, error)
-                return
-            request.respond(204, _NO_STORE)
-
-        self._in_thread(request, check, checked)
+        result = await self._in_thread(check)
+        self._table.put_result(self._table.find(job.job_id), number, result)
+        return 204, _NO_STORE, b""
 
     # The end
 
@@ -276,55 +350,51 @@ class JobRoutes:
         self._table.end(job, committed=False)
         request.respond(204, _NO_STORE)
 
-    def _commit(self, request: Request, job_id: str) -> None:
-        if self._table.is_committed(job_id):
-            _respond_committed(request, job_id)
-            return
-        job = self._table.find(job_id)
-        results = self._table.begin_commit(job)
+    async def _commit(self, job_id: str) -> Answer:
+        if not self._table.is_committed(job_id):
+            job = self._table.find(job_id)
+            await self._commit_job(job, self._table.begin_commit(job))
+        return 200, _JSON, msgspec.json.encode({"job": job_id, "committed": True})
+
+    async def _commit_job(self, job: Job, results: list[TaskResult]) -> None:
+        """Committed, or not and the reason is raised; the job is over, but for an OSError."""
         segments = [segment for result in results for segment in result.segments]
+        old = [segment.name for segment in job.inputs]
+        is_committed = is_over = False
+        try:
+            runs = await self._in_thread(lambda: self._compare(job, results))
+            is_over = True
+            await self._replace_segments(job.shard, old, segments, runs, job.swaps_seen)
+            is_committed = True
+        except OSError:
+            raise
+        except BaseException:
+            is_over = True
+            raise
+        finally:
+            if is_over:
+                self._table.end(job, committed=is_committed)
+            else:  # nothing was journaled: the same request may come again
+                self._table.stop_commit(job)
 
-        def committed(outcome: object) -> None:
-            self._table.end(job, committed=not isinstance(outcome, StreamError))
-            if isinstance(outcome, StreamError):
-                respond_error(request, outcome)
-            else:
-                _respond_committed(request, job_id)
-
-        def compared(found: object) -> None:
-            if isinstance(found, _Comparison):
-                self._replace_segments(job.shard, found.old, segments, found.runs, committed)
-            else:
-                committed(found)
-
-        self._in_thread(request, lambda: self._compare(job, results), compared)
-
-    def _compare(self, job: Job, results: list[TaskResult]) -> _Comparison:
-        """What is live now, of the old and of the new. Raises JobConflict.
-
-        An input that is gone has died meanwhile: nobody else replaces what a job holds.
-        """
-        known = {use.segment.name for use in self._source.segments()}
-        old = [segment.name for segment in job.inputs if segment.name in known]
-        if not old:
-            raise JobConflict("nothing lives in any of its segments any more")
+    def _compare(self, job: Job, results: list[TaskResult]) -> list[list[Run]]:
+        """Of each new segment the runs that hold something live. Raises JobConflict."""
+        taken = self._source.segment_names(job.shard)
         for result in results:
             for segment in result.segments:
+                if segment.name in taken:
+                    raise JobConflict(f"the name {segment.name} is in use")
                 size = self._source.object_size(segment.name)
                 if size != segment.size:
                     found = "no such object" if size is None else f"{size} bytes"
                     raise JobConflict(f"{segment.name}: expected {segment.size} bytes, {found}")
-        parts = split_like(map(decode_task, job.tasks), self._source.live_runs(sorted(old)))
-        runs = [
+        names = sorted(job.input_names)
+        parts = split_like(map(decode_task, job.tasks), self._source.live_runs(names))
+        return [
             runs
             for (frozen, part), result in zip(parts, results, strict=True)
             for runs in live_part(frozen, part, result.runs)
         ]
-        return _Comparison(old, runs)
-
-
-def _respond_committed(request: Request, job_id: str) -> None:
-    request.respond(200, _JSON, msgspec.json.encode({"job": job_id, "committed": True}))
 
 
 def _text(part: bytes) -> str:

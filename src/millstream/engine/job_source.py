@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from millstream.formats.jobs import ColdPlace
+from millstream.state.records import SWAPS
+from millstream.state.swaps import count_swaps
 from millstream.tier.catalog import Catalog
 from millstream.tier.objects import ColdSettings, ObjectStore
 
@@ -11,10 +13,15 @@ class JobSource:
     """Called on a worker thread."""
 
     def __init__(self, catalog: Catalog, objects: ObjectStore) -> None:
+        self._catalog = catalog
         self.segments = catalog.segments
+        self.segment_names = catalog.segment_names
         self.segment_spans = catalog.segment_spans
         self.live_runs = catalog.live_runs
         self.object_size = objects.size
+
+    def swaps(self) -> int:
+        return count_swaps(self._catalog.load_record(SWAPS))
 
 
 def cold_place(settings: ColdSettings) -> ColdPlace:

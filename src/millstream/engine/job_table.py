@@ -28,6 +28,7 @@ class Job:
     tasks: list[bytes]  # an encoded TaskInput each
     started_ms: int
     seen_ms: int
+    swaps_seen: int = 0  # that the catalog knew when the inputs were chosen
     results: dict[int, TaskResult] = field(default_factory=dict)
     is_committing: bool = False
 
@@ -59,9 +60,16 @@ class JobTable:
         self._jobs: dict[str, Job] = {}
         self._committed: deque[str] = deque(maxlen=REMEMBERED)
 
-    def start(self, kind: str, shard: int, inputs: list[Segment], tasks: list[bytes]) -> Job:
+    def start(
+        self,
+        kind: str,
+        shard: int,
+        inputs: list[Segment],
+        tasks: list[bytes],
+        swaps_seen: int = 0,
+    ) -> Job:
         now_ms = self._clock.now_ms()
-        job = Job(secrets.token_hex(8), kind, shard, inputs, tasks, now_ms, now_ms)
+        job = Job(secrets.token_hex(8), kind, shard, inputs, tasks, now_ms, now_ms, swaps_seen)
         self._jobs[job.job_id] = job
         return job
 
@@ -89,6 +97,11 @@ class JobTable:
             raise JobConflict(f"job {job.job_id} is being committed")
         job.is_committing = True
         return [job.results[k] for k in range(len(job.tasks))]
+
+    def stop_commit(self, job: Job) -> None:
+        """It did not happen, and may be tried again."""
+        job.is_committing = False
+        job.seen_ms = self._clock.now_ms()
 
     def end(self, job: Job, *, committed: bool) -> None:
         self._jobs.pop(job.job_id, None)

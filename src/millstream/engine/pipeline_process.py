@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -25,8 +24,8 @@ STOP_SECONDS_MAX = 10.0
 
 
 class WorkFinder(Protocol):
-    def has_work(self, done: Callable[[bool], None]) -> None:
-        """Calls `done` later with whether a job would be given to who asks."""
+    async def has_work(self) -> bool:
+        """Whether a job would be given to who asks; raises nothing."""
         ...
 
 
@@ -93,7 +92,7 @@ class PipelineProcess:
 
     async def _look(self) -> int:
         """The exit code of a run, if there was reason for one and it was possible."""
-        if not await self._can_run() or not await self._has_work():
+        if not await self._can_run() or not await self._work.has_work():
             return 0
         return await self._run()
 
@@ -110,16 +109,6 @@ class PipelineProcess:
                     "is there; segments stay small until then (--pipeline off: this is meant)"
                 )
         return missing is None
-
-    async def _has_work(self) -> bool:
-        answer = asyncio.get_running_loop().create_future()
-
-        def done(found: bool) -> None:
-            if not answer.done():
-                answer.set_result(found)
-
-        self._work.has_work(done)
-        return bool(await answer)
 
     async def _run(self) -> int:
         log.info("starting the pipeline")

@@ -1,58 +1,58 @@
-"""New segments take the place of old ones, and whoever made them hears what became of it."""
+"""New segments take the place of old ones; whoever made them hears once the catalog has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import asyncio
 
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.errors import JobConflict, StreamError
 from millstream.formats.runs import Run, Segment
 from millstream.state.commands import ReplaceSegments
-from millstream.state.outcomes import Done, Outcome
-from millstream.tier.catalog import SegmentUse
-
-
-class SegmentCatalog(Protocol):
-    def segments(self, shard: int) -> list[SegmentUse]: ...
+from millstream.state.outcomes import Outcome
 
 
 class SegmentSwaps:
-    def __init__(self, engine: Engine, checkpointer: Checkpointer, catalog: SegmentCatalog) -> None:
+    def __init__(self, engine: Engine, checkpointer: Checkpointer) -> None:
         self._engine = engine
         self._checkpointer = checkpointer
-        self._catalog = catalog
 
-    def swap(
+    async def swap(
         self,
         shard: int,
         old: list[str],
         segments: list[Segment],
         runs: list[list[Run]],
-        done: Callable[[Outcome], None],
+        swaps_seen: int,
     ) -> None:
-        """Told once the catalog has it: until then the job holds its segments."""
+        """It happened, and the catalog has it: until then the job holds its segments.
 
-        def journaled(_: object, outcome: Outcome) -> None:
-            if isinstance(outcome, StreamError):
-                done(outcome)
-            else:
-                self._checkpointer.run(merged)
+        Raises StreamError: it did not happen, but for AppendOutcomeUnknown. Cancelled, it may have.
+        """
+        coming = self._engine.machine.changes.segment_names()
+        used = next((segment.name for segment in segments if segment.name in coming), None)
+        if used is not None:
+            raise JobConflict(f"the name {used} is in use")
+        command = ReplaceSegments(
+            self._engine.clock.now_ms(), shard, old, segments, runs, swaps_seen
+        )
+        outcome = await self._journal(command)
+        if isinstance(outcome, StreamError):
+            raise outcome
+        await self._merge()
 
-        def merged() -> None:
-            self._checkpointer.run_in_thread(lambda: self._catalog.segments(shard), looked)
+    async def _journal(self, command: ReplaceSegments) -> Outcome:
+        told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-        def looked(uses: list[SegmentUse] | Exception) -> None:
-            if isinstance(uses, Exception):
-                done(JobConflict(f"the swap is journaled, but the catalog cannot be read: {uses}"))
-                return
-            left = {use.segment.name for use in uses}.intersection(old)
-            if left:  # the catalog swaps all of them or none
-                dead = len(old) - len(left)
-                done(JobConflict(f"{dead} of its {len(old)} segments died before the swap"))
-            else:
-                done(Done.ACCEPTED)
+        def reply(_: object, outcome: Outcome) -> None:
+            if not told.done():
+                told.set_result(outcome)
 
-        command = ReplaceSegments(self._engine.clock.now_ms(), shard, old, segments, runs)
-        self._engine.submit(command, journaled, None)
+        self._engine.submit(command, reply, None)
+        return await told
+
+    async def _merge(self) -> None:
+        """When the last checkpoint of a stop fails, the log has it: the next start goes on."""
+        merged = asyncio.Event()
+        self._checkpointer.run(merged.set)
+        await merged.wait()

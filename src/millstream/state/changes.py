@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.images import HotContent, StreamImage
-from millstream.formats.runs import Run, Segment
+from millstream.formats.runs import Run, Segment, is_run_sound
 from millstream.limits import STORED_INTEGER_MAX
 from millstream.state.buckets import Namespace
 from millstream.state.images import encode_image, hot_content, image_of
@@ -41,7 +41,7 @@ class Capture:
         self.hot: list[tuple[Stream, list[Block]]] = []
         self.removed: list[int] = []
         self.news: dict[bytes, int] = {}
-        self.segments: list[Segment] = []
+        self.segments: dict[str, Segment] = {}
         self.replacements: list[Replacement] = []
         self.trims: dict[int, int] = {}
         self.records: list[Record] = []
@@ -73,7 +73,7 @@ class Capture:
 
     def encode(self) -> tuple[Changes, list[HotContent]]:
         assert self.is_complete
-        runs: dict[str, list[Run]] = {segment.name: [] for segment in self.segments}
+        runs: dict[str, list[Run]] = {name: [] for name in self.segments}
         rows = []
         for captured in self.streams:
             image = captured.image
@@ -93,9 +93,9 @@ class Capture:
             self.lsn,
             rows,
             self.removed,
-            self.segments,
-            [runs[segment.name] for segment in self.segments],
-            self.replacements,
+            list(self.segments.values()),
+            list(runs.values()),
+            [_sound(replacement) for replacement in self.replacements],
             list(self.trims.items()),
             self.records,
         )
@@ -115,7 +115,7 @@ class OpenChanges:
         self.dirty_count = 0
         self.hot_bytes = [0] * shards  # content that is in no run yet
         self._still_hot: list[dict[int, Stream]] = [{} for _ in range(shards)]  # from before
-        self.segments: list[Segment] = []
+        self.segments: dict[str, Segment] = {}  # by name
         self.replacements: list[Replacement] = []
         self.trims: dict[int, int] = {}
         self.blobs: set[str] = set()  # whose number of uses changed
@@ -131,6 +131,10 @@ class OpenChanges:
             stream.epoch = self.epoch
             self.dirty[stream.stream_id % self._shards].append(stream)
             self.dirty_count += 1
+
+    def add_segment(self, segment: Segment) -> None:
+        """Runs refer to it, or nothing does and it is garbage from the start."""
+        self.segments.setdefault(segment.name, segment)
 
     def hot_streams(self, shard: int) -> list[Stream]:
         """Streams of the shard that have content in no run yet, in the order of their ids."""
@@ -165,7 +169,7 @@ class OpenChanges:
         capture.records = records
         self._capture = self._unsettled = capture
         self._removed_before.update(capture.removed)
-        capture.segments, self.segments = self.segments, []
+        capture.segments, self.segments = self.segments, {}
         capture.replacements, self.replacements = self.replacements, []
         capture.trims, self.trims = self.trims, {}
         self.epoch += 1
@@ -203,10 +207,10 @@ class OpenChanges:
         if self._unsettled is not None:
             parts.append(self._unsettled)
         return {
-            segment.name
+            name
             for part in parts
-            for segments in (part.segments, *(r.segments for r in part.replacements))
-            for segment in segments
+            for names in (part.segments, *map(_new_names, part.replacements))
+            for name in names
         }
 
     def adopt_hot(self, stream: Stream) -> None:
@@ -219,3 +223,13 @@ class OpenChanges:
         """Whether the shelf has the stream as it is, content and all."""
         log = stream.log
         return stream.epoch <= self.shelved_epoch and log.cold_byte == log.tail_byte
+
+
+def _sound(replacement: Replacement) -> Replacement:
+    """Here and not where it is applied, because there may be many runs: this is a thread."""
+    runs = [[run for run in runs if is_run_sound(run)] for runs in replacement.runs]
+    return Replacement(replacement.old, replacement.segments, runs)
+
+
+def _new_names(replacement: Replacement) -> list[str]:
+    return [segment.name for segment in replacement.segments]

@@ -105,12 +105,13 @@ class PublishRuns(Command, tag=10):
 
 
 class ReplaceSegments(Command, tag=11):
-    """The new segments hold all that is alive in the old ones."""
+    """The new segments hold all that is alive in the old ones; state/swaps.py decides."""
 
     shard: int
     old: list[str]
     segments: list[Segment]
     runs: list[list[Run]]  # for each new segment
+    swaps_seen: int | None = None  # that the catalog knew in which the old ones were found
 
 
 class TrimStream(Command, tag=12):

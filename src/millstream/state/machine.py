@@ -57,6 +57,7 @@ from millstream.state.outcomes import Done, Outcome
 from millstream.state.residents import EMPTY_SHELF, Residents, Shelf
 from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
 from millstream.state.subscriptions import Subscriptions
+from millstream.state.swaps import Swaps
 
 _APPENDED = Done.APPENDED  # looking it up in the class takes longer than one thinks
 
@@ -78,6 +79,7 @@ class StateMachine:
         self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
         self.changes = OpenChanges(self.residents, self.names, shards)
         self._hot_bytes = self.changes.hot_bytes
+        self.swaps = Swaps()
         self.subscriptions = Subscriptions(self)
         self.residents.welcome = self.subscriptions.stream_returned
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
@@ -286,7 +288,7 @@ class StateMachine:
         segment, shards = command.segment, self.shards
         if not is_segment_sound(segment, shards):
             return InvalidRequest(f"{segment.name} cannot be published as a segment")
-        self.changes.segments.append(segment)
+        self.changes.add_segment(segment)
         for run in command.runs:
             stream = self.by_id.get(run.stream_id)  # who has unpublished content is in memory
             is_sound = run.stream_id % shards == segment.shard and is_run_sound(run)
@@ -297,7 +299,19 @@ class StateMachine:
         return Done.PUBLISHED
 
     def _apply_replace_segments(self, command: ReplaceSegments) -> Outcome:
-        """The catalog looks whether all the old ones are still there."""
+        """The catalog has nothing to decide: it keeps what is alive of the new runs."""
+        is_sound = len(command.segments) == len(command.runs) and all(
+            segment.shard == command.shard and is_segment_sound(segment, self.shards)
+            for segment in command.segments
+        )
+        if not is_sound:
+            return InvalidRequest("these cannot take the place of other segments")
+        conflict = self.swaps.decide(command)
+        if conflict is not None:
+            for segment in command.segments:  # written for nothing: no run will refer to them
+                self.changes.add_segment(segment)
+            return conflict
+        self.swaps.record(command.old)
         self.changes.replacements.append(Replacement(command.old, command.segments, command.runs))
         return Done.ACCEPTED
 

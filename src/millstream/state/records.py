@@ -5,6 +5,7 @@
     bucket/{name}           one bucket
     blob/{name}             how many snapshots are this blob, once a fork has shared it
     subscription/{id}       one subscription
+    swaps                   which segments gave their place to others of late
 
 Streams are stored elsewhere and need none of this to be found.
 """
@@ -27,6 +28,7 @@ from millstream.state.subscription_images import (
 )
 
 BUCKET, BLOB, SUBSCRIPTION = "bucket/", "blob/", "subscription/"
+SWAPS = "swaps"
 
 _encode = msgspec.msgpack.Encoder().encode
 _bucket_decoder = msgspec.msgpack.Decoder(BucketImage)
@@ -53,6 +55,9 @@ def take_records(machine: StateMachine) -> list[Record]:
         subscription = subscriptions.by_id.get(subscription_id)
         image = None if subscription is None else encode_subscription(subscription)
         records.append((SUBSCRIPTION + subscription_id, image))
+    if machine.swaps.is_changed:
+        records.append((SWAPS, machine.swaps.encode()))
+    machine.swaps.is_changed = False
     machine.names.changed_buckets.clear()
     machine.changes.blobs.clear()
     subscriptions.changed.clear()
@@ -66,6 +71,8 @@ def restore_records(machine: StateMachine, records: Iterable[tuple[str, bytes]])
             machine.births = int(value)
         elif key == "keys":
             machine.subscriptions.keys = decode_keys(value)
+        elif key == SWAPS:
+            machine.swaps.restore(value)
         elif key.startswith(BUCKET):
             image = _bucket_decoder.decode(value)
             retention = Retention(*image.retention)

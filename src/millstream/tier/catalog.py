@@ -287,6 +287,16 @@ class Catalog:
             )
         ]
 
+    def segment_names(self, shard: int) -> set[str]:
+        """Of all that are referred to and of all that are garbage."""
+        sql = "SELECT name FROM segments UNION ALL SELECT name FROM garbage"
+        return {name for (name,) in self._work_rows(shard, sql)}
+
+    def load_record(self, key: str) -> bytes | None:
+        """The root file is merged last: what it says, the others know."""
+        found = self._work_rows(None, "SELECT value FROM records WHERE key = ?", key)
+        return unseal_record(self._path(None), key, found[0][0]) if found else None
+
     def segment_spans(self, shard: int) -> dict[str, SegmentSpan]:
         """By name of segment. Walks all runs of the shard."""
         rows = self._work_rows(
@@ -401,7 +411,7 @@ class Catalog:
         """Everything that does not fit. Raises DamagedData where it cannot go on."""
         return find_problems([self._path(shard) for shard in range(self.shards)], self._path(None))
 
-    def _work_rows(self, shard: int, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    def _work_rows(self, shard: int | None, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with open_for_work(self._path(shard)) as db:
             return db.execute(sql, parameters).fetchall()
 

@@ -23,6 +23,14 @@ _ADD_RUNS = (
     "INSERT INTO runs (stream_id, first_ordinal, first_byte, count, size, row_group, row, crc,"
     " segment) VALUES {}"
 )
+# Of what a swap brings, only runs that hold something of what it took: the rest died meanwhile.
+_ADD_REPLACING = (
+    "WITH given (stream_id, first_ordinal, first_byte, count, size, row_group, row, crc, segment)"
+    " AS (VALUES {})"
+    " INSERT OR IGNORE INTO runs (stream_id, first_ordinal, first_byte, count, size, row_group, row,"
+    " crc, segment) SELECT g.* FROM given g JOIN replaced r USING (stream_id)"
+    " WHERE g.first_ordinal < r.end_ordinal AND g.first_ordinal + g.count > r.first_ordinal"
+)
 _PUT_STREAMS = (
     "INSERT INTO streams (stream_id, path, deadline_ms, listed, created_ms, image) VALUES {}"
     " ON CONFLICT (stream_id) DO UPDATE SET image = excluded.image"
@@ -89,7 +97,7 @@ class _Transaction:
 
 def _merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
     last = _last_segment(db)
-    _add_segments(db, changes.segments, changes.runs)
+    _add_segments(db, _ADD_RUNS, changes.segments, changes.runs)
     for replacement in changes.replacements:
         _replace(db, replacement, changes.lsn)
     _in_batches(db, _TRIM, changes.trims)
@@ -114,12 +122,16 @@ def _last_segment(db: sqlite3.Connection) -> int:
 
 
 def _add_segments(
-    db: sqlite3.Connection, segments: Iterable[Segment], runs: Iterable[list[Run]]
+    db: sqlite3.Connection,
+    add_runs: str,
+    segments: Iterable[Segment],
+    runs: Iterable[list[Run]],
 ) -> None:
+    """One that is known already only gets runs. What is named here is no garbage (any more)."""
     for segment, its_runs in zip(segments, runs, strict=True):
-        number = db.execute(
+        db.execute(
             "INSERT INTO segments (name, size, footer_bytes, rows, created_ms)"
-            " VALUES (?, ?, ?, ?, ?)",
+            " VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",
             (
                 segment.name,
                 segment.size,
@@ -127,17 +139,18 @@ def _add_segments(
                 segment.rows,
                 segment.created_ms,
             ),
-        ).lastrowid
-        _in_batches(db, _ADD_RUNS, ((*astuple(run), number) for run in its_runs))
+        )
+        db.execute("DELETE FROM garbage WHERE name = ?", (segment.name,))
+        sql = "SELECT segment FROM segments WHERE name = ?"
+        [(number,)] = db.execute(sql, (segment.name,)).fetchall()
+        _in_batches(db, add_runs, ((*astuple(run), number) for run in its_runs))
 
 
 def _replace(db: sqlite3.Connection, replacement: Replacement, lsn: int) -> None:
+    """The state machine has decided that it happens; old ones that are not there died before."""
     old = list(set(replacement.old))
     names = f"name IN ({_marks(len(old))})"
     found = [row[0] for row in db.execute(f"SELECT segment FROM segments WHERE {names}", old)]
-    if len(found) < len(old):
-        _refuse(db, replacement.segments, lsn)
-        return
     numbers = f"segment IN ({_marks(len(found))})"
     db.execute(
         "CREATE TEMP TABLE replaced"
@@ -150,25 +163,8 @@ def _replace(db: sqlite3.Connection, replacement: Replacement, lsn: int) -> None
     )
     db.execute(f"DELETE FROM runs WHERE {numbers}", found)
     _discard_segments(db, numbers, found, lsn)
-    last = _last_segment(db)
-    _add_segments(db, replacement.segments, replacement.runs)
-    # What was trimmed or removed while the compaction was at work does not come back.
-    db.execute(
-        "DELETE FROM runs WHERE segment > ? AND NOT EXISTS (SELECT 1 FROM replaced r"
-        " WHERE r.stream_id = runs.stream_id AND runs.first_ordinal < r.end_ordinal"
-        " AND runs.first_ordinal + runs.count > r.first_ordinal)",
-        (last,),
-    )
+    _add_segments(db, _ADD_REPLACING, replacement.segments, replacement.runs)
     db.execute("DROP TABLE temp.replaced")
-
-
-def _refuse(db: sqlite3.Connection, segments: Iterable[Segment], lsn: int) -> None:
-    """Somebody was faster: these objects were written for nothing."""
-    db.executemany(
-        "INSERT OR IGNORE INTO garbage (name, size, since_lsn) SELECT ?1, ?2, ?3"
-        " WHERE NOT EXISTS (SELECT 1 FROM segments WHERE name = ?1)",
-        [(segment.name, segment.size, lsn) for segment in segments],
-    )
 
 
 def _discard_segments(

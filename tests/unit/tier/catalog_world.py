@@ -69,11 +69,8 @@ class Model:
         self.runs.update({(run.stream_id, run.first_ordinal): (segment.name, run) for run in runs})
 
     def _replace(self, replacement: Replacement) -> None:
-        if not all(name in self.segments for name in replacement.old):
-            self.garbage.update({segment.name: segment.size for segment in replacement.segments})
-            return
         kept: set[tuple[int, int]] = set()
-        for name in set(replacement.old):
+        for name in self.segments.keys() & set(replacement.old):
             for run in self.live(name):
                 messages = range(run.first_ordinal, run.end_ordinal)
                 kept.update((run.stream_id, ordinal) for ordinal in messages)
@@ -111,6 +108,7 @@ class World:
         self._number = 0
         self._tails: dict[int, tuple[int, int]] = {}  # stream id: next message, next byte
         self._plans: list[Replacement] = []  # compactions under way
+        self._replaced: set[str] = set()
 
     def step(self) -> Changes:
         changes = self._changes()
@@ -181,7 +179,9 @@ class World:
             self._plans.append(Replacement(old, [self._segment(shard)], [list(_joined(runs))]))
         for plan in self._some(self._plans, 0.4):
             self._plans.remove(plan)
-            changes.replacements.append(plan)
+            if self._replaced.isdisjoint(plan.old):  # else the state machine refuses it
+                self._replaced.update(plan.old)
+                changes.replacements.append(plan)
 
     def _some(self, of: list[Any], chance: float) -> list[Any]:
         return [one for one in of if self._random.random() < chance]

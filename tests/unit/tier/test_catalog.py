@@ -182,7 +182,7 @@ def test_a_replacement_swaps_segments(catalog: Catalog) -> None:
     assert sorted(garbage_of(catalog)) == [("one", 1000), ("two", 1000)]
 
 
-def test_of_two_replacements_of_a_segment_the_second_is_garbage(catalog: Catalog) -> None:
+def test_a_replacement_of_what_is_dead_already_brings_nothing_back(catalog: Catalog) -> None:
     row = stream(b"a")
     merge(catalog, Changes(0, streams=[row]))
     merge(catalog, flush(row, "old", run(row, 0, 5)))
@@ -193,6 +193,33 @@ def test_of_two_replacements_of_a_segment_the_second_is_garbage(catalog: Catalog
     merge(catalog, Changes(0, replacements=[first, second]))
     assert [use.segment.name for use in catalog.segments()] == ["1"]
     assert sorted(garbage_of(catalog)) == [("2", 1000), ("old", 1000)]
+
+
+def test_of_several_old_segments_those_that_died_do_not_matter(catalog: Catalog) -> None:
+    row = stream(b"a")
+    merge(catalog, Changes(0, streams=[row]))
+    merge(catalog, flush(row, "dead", run(row, 0, 5)))
+    merge(catalog, flush(row, "old", run(row, 5, 5)))
+    merge(catalog, Changes(0, trims=[(row.stream_id, 5)]))
+    new = segment("new", row.stream_id % SHARDS)
+    late = Replacement(["dead", "old"], [new], [[run(row, 0, 5), run(row, 5, 5)]])
+    merge(catalog, Changes(0, replacements=[late]))
+    assert catalog.runs_from(row.stream_id, ordinal=0, limit=9) == [(new, run(row, 5, 5))]
+    assert sorted(garbage_of(catalog)) == [("dead", 1000), ("old", 1000)]
+
+
+def test_a_name_that_comes_again_is_the_same_segment(catalog: Catalog) -> None:
+    """Commands never do that; if one did, the checkpoint must not fail for ever."""
+    row = stream(b"a")
+    merge(catalog, Changes(0, streams=[row]))
+    merge(catalog, flush(row, "x", run(row, 0, 5)))
+    merge(catalog, flush(row, "x"))
+    assert catalog.segments() == [SegmentUse(segment("x", row.stream_id % SHARDS), 50, 1)]
+    merge(catalog, Changes(0, trims=[(row.stream_id, 5)]))
+    assert garbage_of(catalog) == [("x", 1000)]
+    merge(catalog, flush(row, "x", run(row, 5, 5)))
+    assert garbage_of(catalog) == []
+    assert catalog.verify().problem is None
 
 
 def test_what_was_trimmed_during_a_compaction_does_not_come_back(catalog: Catalog) -> None:
@@ -206,14 +233,13 @@ def test_what_was_trimmed_during_a_compaction_does_not_come_back(catalog: Catalo
     assert catalog.runs_from(row.stream_id, ordinal=0, limit=9) == [(new, run(row, 5, 5))]
 
 
-def test_a_replacement_by_nothing_needs_its_old_segments_too(catalog: Catalog) -> None:
+def test_segments_can_be_replaced_by_nothing(catalog: Catalog) -> None:
     row = stream(b"a")
     merge(catalog, Changes(0, streams=[row]))
     merge(catalog, flush(row, "old", run(row, 0, 5)))
     merge(catalog, Changes(0, replacements=[Replacement(["old", "gone"], [], [])]))
-    assert len(catalog.segments()) == 1
-    merge(catalog, Changes(0, replacements=[Replacement(["old"], [], [])]))
     assert catalog.segments() == []
+    assert garbage_of(catalog) == [("old", 1000)]
 
 
 def test_records_are_kept_replaced_and_deleted(catalog: Catalog) -> None:
