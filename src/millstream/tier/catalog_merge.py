@@ -27,8 +27,8 @@ _ADD_RUNS = (
 _ADD_REPLACING = (
     "WITH given (stream_id, first_ordinal, first_byte, count, size, row_group, row, crc, segment)"
     " AS (VALUES {})"
-    " INSERT OR IGNORE INTO runs (stream_id, first_ordinal, first_byte, count, size, row_group, row,"
-    " crc, segment) SELECT g.* FROM given g JOIN replaced r USING (stream_id)"
+    " INSERT OR IGNORE INTO runs (stream_id, first_ordinal, first_byte, count, size, row_group,"
+    " row, crc, segment) SELECT g.* FROM given g JOIN replaced r USING (stream_id)"
     " WHERE g.first_ordinal < r.end_ordinal AND g.first_ordinal + g.count > r.first_ordinal"
 )
 _PUT_STREAMS = (
