@@ -184,6 +184,13 @@ class ColdUnavailable(StreamError):
     retriable = True
 
 
+class CatalogUnavailable(StreamError):
+    """What a command is about rests in the catalog, and that cannot be read. Nothing was done."""
+
+    code = "catalog_unavailable"
+    retriable = True
+
+
 class ShuttingDown(StreamError):
     code = "shutting_down"
     retriable = True

@@ -92,6 +92,7 @@ WINDOW_THREADS = 3  # windows put together at once; the object store's answers a
 WINDOW_FETCH_THREADS = 6  # segments asked for at once, whoever wants them
 WINDOW_LOADS_MAX = 256  # cold reads under way: a second or two of work for a store that is near
 WINDOW_RUNS_MAX = 256  # in one window, each perhaps an object of its own; then the page is shorter
+PREPARE_STEPS_PER_TURN = 64  # look-ups for a command before the loop gets its turn, a millisecond
 PLAN_STEPS_PER_TURN = 16  # look-ups in the catalog before the event loop gets its turn again
 READ_AHEADS_MAX = 2  # at once: half the threads stay free for those who wait
 READ_AHEAD_BYTES = 4 * MIB  # behind a window that was read in sequence: about one page

@@ -50,6 +50,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.DamagedSegment: 500,
     errors.MissingContent: 500,
     errors.ColdUnavailable: 503,
+    errors.CatalogUnavailable: 503,
     errors.Overloaded: 503,
     errors.HotBudgetUsed: 503,
     errors.StorageFull: 503,

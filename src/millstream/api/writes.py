@@ -171,7 +171,7 @@ class Writes:
         if command.count and self._budget.full_shards:
             self._budget.submit(self._engine.machine.shard_of(command.path), entry)
         else:
-            self._submit(entry)
+            self._engine.submit_entry(entry)
 
     def _settle_lifetimes(self, command: CreateStream) -> None:
         """The journal hears of renewals before it has to decide whether a name is still taken."""

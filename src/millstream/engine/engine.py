@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from operator import length_hint
 from typing import Any, Protocol
 
@@ -12,9 +13,16 @@ import structlog
 from millstream.clock import Clock
 from millstream.engine.hot_budget import HotBudget
 from millstream.engine.lifetimes import Deadlines, Lifetimes
-from millstream.errors import AppendOutcomeUnknown, ShuttingDown, StreamError, StreamNotFound
+from millstream.errors import (
+    AppendOutcomeUnknown,
+    CatalogUnavailable,
+    ShuttingDown,
+    StreamError,
+    StreamNotFound,
+)
 from millstream.faults import Faults
 from millstream.journal.contract import Entry, Journal, Reply
+from millstream.limits import PREPARE_STEPS_PER_TURN
 from millstream.state.commands import AnyCommand, Append
 from millstream.state.decisions import gone
 from millstream.state.machine import StateMachine
@@ -54,7 +62,7 @@ class Engine:
         self.appends = 0
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
-        self.hot_budget = HotBudget(journal.submit, self.faults)
+        self.hot_budget = HotBudget(self.submit_entry, self.faults)
         self.lifetimes = Lifetimes(self)
         self.failure: Exception | None = None  # apply failed: memory is not what the log says
         self.failed: Callable[[], None] = _nothing  # told of it, once
@@ -64,7 +72,9 @@ class Engine:
 
     def start(self, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | None = None) -> None:
         """`at_rest` knows the deadlines of streams that are not in memory."""
-        self.journal.start(loop, self._committed, self._refused)
+        self._loop = loop
+        self.machine.horizon.follow(lambda: self.journal.depth)
+        self.journal.start(loop, self._committed, self._returned)
         self.hot_budget.start(loop)
         self.lifetimes.start(loop, at_rest)
 
@@ -82,10 +92,44 @@ class Engine:
         return stream
 
     def submit(self, command: AnyCommand, reply: Reply, context: Any) -> None:
-        self.journal.submit((command, reply, context))
+        """Brings into memory what the command will need, then hands it to the journal.
+
+        Whoever has the stream at hand may submit an Append to the journal directly.
+        """
+        self.submit_entry((command, reply, context))
 
     def submit_and_forget(self, command: AnyCommand) -> None:
-        self.journal.submit((command, _ignore, None))
+        self.submit_entry((command, _ignore, None))
+
+    def submit_entry(self, entry: Entry) -> None:
+        steps = self.machine.prepare(entry[0])
+        is_prepared = self._prepare(steps, entry)
+        if is_prepared:
+            self.journal.submit(entry)
+        elif is_prepared is False:
+            self.machine.horizon.hold()
+            self._loop.call_soon(self._prepare_more, steps, entry)
+
+    def _prepare_more(self, steps: Iterator[None], entry: Entry) -> None:
+        is_prepared = self._prepare(steps, entry)
+        if is_prepared is False:
+            self._loop.call_soon(self._prepare_more, steps, entry)
+            return
+        self.machine.horizon.release()
+        if is_prepared:
+            self.journal.submit(entry)
+
+    def _prepare(self, steps: Iterator[None], entry: Entry) -> bool | None:
+        """Whether all is in memory now. None: it cannot be, and whoever waits will hear so."""
+        try:
+            last = PREPARE_STEPS_PER_TURN - 1
+            return not any(True for _ in islice(steps, last, last + 1))
+        except Exception as error:
+            if not isinstance(error, OSError):
+                self.faults.report("read", error)
+            refusal = CatalogUnavailable(f"the catalog cannot be read: {error}")
+            self._loop.call_soon(self._refused, [entry], refusal)  # never before `submit` returns
+            return None
 
     # From the journal
 
@@ -93,6 +137,8 @@ class Engine:
         if self.failure is not None:
             self._refused(batch, _outcome_unknown())
             return
+        horizon = self.machine.horizon
+        horizon.begin(len(batch))
         apply, apply_append = self.machine.apply, self.machine.apply_append
         watchers, appended, appends = self.watchers, Done.APPENDED, 0
         woken: set[int] = set()
@@ -115,6 +161,7 @@ class Engine:
                     self._refused([(command, reply, context), *entries], _outcome_unknown())
                     return
                 self._reply_failed(error, context)
+        horizon.end()
         self.applied_lsn = last_lsn
         self.appends += appends
         if self.machine.ended:
@@ -165,6 +212,12 @@ class Engine:
                 self.attend_subscriptions(stirred)
             except Exception as error:
                 self.faults.report("subscriptions", error)
+
+    def _returned(self, batch: list[Entry], error: StreamError) -> None:
+        """The journal kept nothing of these."""
+        self.machine.horizon.begin(len(batch))
+        self._refused(batch, error)
+        self.machine.horizon.end()
 
     def _refused(self, batch: list[Entry], error: StreamError) -> None:
         for _, reply, context in batch:

@@ -7,6 +7,7 @@ at a time, or at the latest just before it changes again: `touch` sees to that.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from millstream.formats.images import HotContent, StreamImage
 from millstream.formats.runs import Run, Segment, is_run_sound
 from millstream.limits import STORED_INTEGER_MAX
 from millstream.state.buckets import Namespace
+from millstream.state.horizon import Horizon
 from millstream.state.images import encode_image, hot_content, image_of
 from millstream.state.log import Block, PublishedRun
 from millstream.state.residents import Residents
@@ -105,8 +107,11 @@ class Capture:
 class OpenChanges:
     """What the next checkpoint has to tell. An epoch is the time between two checkpoints."""
 
-    def __init__(self, residents: Residents, names: Namespace, shards: int) -> None:
+    def __init__(
+        self, residents: Residents, names: Namespace, horizon: Horizon, shards: int
+    ) -> None:
         self._residents = residents
+        self._horizon = horizon
         self._names = names
         self._shards = shards
         self.epoch = 1
@@ -190,9 +195,7 @@ class OpenChanges:
         """The shelf has it all now. After an error it may be told again."""
         if self._unsettled is not capture:
             return
-        self._removed_before.difference_update(capture.removed)
-        self._residents.settle(capture.removed)
-        self._names.settle(capture.news)
+        self._horizon.later(partial(self._forget_news, capture))
         self.shelved_epoch = capture.epoch
         for captured in capture.streams:
             log, shelved = captured.stream.log, len(captured.runs)
@@ -200,6 +203,12 @@ class OpenChanges:
                 log.runs = log.runs[shelved:] or None
             captured.runs.clear()  # told again, they must not count twice
         self._unsettled = None
+
+    def _forget_news(self, capture: Capture) -> None:
+        """The shelf is asked for these from now on."""
+        self._removed_before.difference_update(capture.removed)
+        self._residents.settle(capture.removed)
+        self._names.settle(capture.news)
 
     def segment_names(self) -> set[str]:
         """Segments that the shelf will hear of."""

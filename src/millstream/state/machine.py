@@ -52,8 +52,10 @@ from millstream.state.decisions import (
     holds_together,
     name_kept_for_forks,
 )
+from millstream.state.horizon import Horizon
 from millstream.state.log import decode_ends
 from millstream.state.outcomes import Done, Outcome
+from millstream.state.preparation import Preparation
 from millstream.state.residents import EMPTY_SHELF, Residents, Shelf
 from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
 from millstream.state.subscriptions import Subscriptions
@@ -67,7 +69,8 @@ class StateMachine:
         self, shards: int = 1, shelf: Shelf = EMPTY_SHELF, *, is_tail_lost: bool = False
     ) -> None:
         self.shards = shards
-        self.residents = Residents(shelf, is_tail_lost=is_tail_lost)
+        self.horizon = Horizon()
+        self.residents = Residents(shelf, self.horizon, is_tail_lost=is_tail_lost)
         self.find = self.residents.find
         self.find_by_id = self.residents.find_by_id
         self.look_up = self.residents.look_up
@@ -77,11 +80,12 @@ class StateMachine:
         self.shared_blobs: dict[str, int] = {}  # blobs that forks share -> snapshots that are it
         self.ended: list[int] = []  # streams that ended since the engine last looked
         self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
-        self.changes = OpenChanges(self.residents, self.names, shards)
+        self.changes = OpenChanges(self.residents, self.names, self.horizon, shards)
         self._hot_bytes = self.changes.hot_bytes
         self.swaps = Swaps()
         self.subscriptions = Subscriptions(self)
         self.residents.welcome = self.subscriptions.stream_returned
+        self.prepare = Preparation(self, shelf).steps
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
             **self.subscriptions.appliers(),
             Append: self.apply_append,

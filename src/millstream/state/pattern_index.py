@@ -8,6 +8,7 @@ pattern_load.py keeps count of that.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from millstream.protocol.patterns import (
     DEFAULT_BUCKET,
@@ -18,7 +19,6 @@ from millstream.protocol.patterns import (
     segments_of,
     weight_of,
 )
-from millstream.state.buckets import Namespace
 from millstream.state.pattern_load import PatternLoad
 
 
@@ -110,8 +110,17 @@ def _with_empty_wildcards(places: list[_Node]) -> list[_Node]:
     return list(reached)
 
 
-def matching_keys(names: Namespace, pattern: Pattern) -> Iterator[bytes]:
+class OrderedKeys(Protocol):
+    def keys_from(self, first: bytes) -> Iterator[bytes]: ...
+
+
+def matching_keys(names: OrderedKeys, pattern: Pattern) -> Iterator[bytes]:
     """The keys of existing streams that match; looks only at those that begin like the pattern."""
+    return (key for key, is_match in examined_keys(names, pattern) if is_match)
+
+
+def examined_keys(names: OrderedKeys, pattern: Pattern) -> Iterator[tuple[bytes, bool]]:
+    """Every key that has to be looked at, and whether it matches."""
     single = PatternIndex()
     single.add(pattern, "")
     literal = literal_prefix(pattern)
@@ -126,10 +135,9 @@ def matching_keys(names: Namespace, pattern: Pattern) -> Iterator[bytes]:
     for key in names.keys_from(first):
         if not key.startswith(first):
             break
-        if single.match(key):
-            yield key
+        yield key, bool(single.match(key))
 
 
-def _exactly(names: Namespace, key: bytes, single: PatternIndex) -> Iterator[bytes]:
-    if next(iter(names.keys_from(key)), None) == key and single.match(key):
-        yield key
+def _exactly(names: OrderedKeys, key: bytes, single: PatternIndex) -> Iterator[tuple[bytes, bool]]:
+    if next(iter(names.keys_from(key)), None) == key:
+        yield key, bool(single.match(key))

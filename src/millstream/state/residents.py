@@ -1,17 +1,21 @@
 """Streams in memory, and the shelf where those rest that are not.
 
 A stream leaves memory only when the shelf has it as it is. Whoever still holds the object then
-keeps it findable, so there are never two objects of one stream.
+keeps it findable, so there are never two objects of one stream; and so do the commands that are
+under way (horizon.py).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
 from millstream.errors import MissingContent
 from millstream.limits import STORED_INTEGER_MAX
+from millstream.state.horizon import Horizon
 from millstream.state.images import decode_image, forget_tail, restore_stream
 from millstream.state.stream import Stream
 
@@ -45,34 +49,58 @@ EMPTY_SHELF = EmptyShelf()
 
 
 class Residents:
-    def __init__(self, shelf: Shelf = EMPTY_SHELF, *, is_tail_lost: bool = False) -> None:
+    def __init__(
+        self,
+        shelf: Shelf = EMPTY_SHELF,
+        horizon: Horizon | None = None,
+        *,
+        is_tail_lost: bool = False,
+    ) -> None:
         self.by_path: dict[bytes, Stream] = {}
         self.by_id: dict[int, Stream] = {}
         self.removed: dict[int, None] = {}  # the shelf still has these, but they are no more
         self.welcome: Callable[[Stream], None] = _ignore  # told of every stream that comes back
         self._shelf = shelf
+        self._horizon = horizon or Horizon()
         self._is_tail_lost = is_tail_lost
         self._leaving: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+        self._leaving_by_path: WeakValueDictionary[bytes, Stream] = WeakValueDictionary()
+        self._absent: Counter[bytes | int] = Counter()  # names and ids that no shelf is asked for
 
     def find(self, path: bytes) -> Stream | None:
-        stream = self.by_path.get(path)
+        stream = self.find_in_memory(path)
         if stream is not None:
             return stream
-        image = self._shelf.find(path)
+        image = None if path in self._absent else self._shelf.find(path)
         return None if image is None else self._restore(image)
+
+    def find_in_memory(self, path: bytes) -> Stream | None:
+        """The stream when no shelf has to be asked for it. One that was about to leave stays."""
+        stream = self.by_path.get(path)
+        if stream is None:
+            leaving = self._leaving_by_path.get(path)
+            if leaving is not None:
+                return self._come_back(leaving)
+        return stream
 
     def find_by_id(self, stream_id: int) -> Stream | None:
         stream = self.by_id.get(stream_id)
         if stream is not None:
             return stream
-        if stream_id in self.removed or not 0 < stream_id <= STORED_INTEGER_MAX:
-            return None
-        image = self._shelf.find_by_id(stream_id)
+        leaving = self._leaving.get(stream_id)
+        if leaving is not None:
+            return self._come_back(leaving)
+        image = self._image_of(stream_id)
         return None if image is None else self._restore(image)
+
+    def _image_of(self, stream_id: int) -> bytes | None:
+        if stream_id in self.removed or stream_id in self._absent:
+            return None
+        return self._shelf.find_by_id(stream_id) if 0 < stream_id <= STORED_INTEGER_MAX else None
 
     def look_up(self, path: bytes) -> Stream | None:
         """To be looked at only: one that is at rest stays there."""
-        stream = self.by_path.get(path)
+        stream = self.by_path.get(path) or self._leaving_by_path.get(path)
         if stream is not None:
             return stream
         image = self._shelf.find(path)
@@ -81,12 +109,36 @@ class Residents:
         stream, _ = restore_stream(image)
         return None if stream.stream_id in self.removed else stream
 
+    def knows(self, name: bytes | int) -> bool:
+        """Whether to find the stream of this name or id, or that there is none, reads no file."""
+        if isinstance(name, bytes):
+            return name in self.by_path or name in self._leaving_by_path or name in self._absent
+        return (
+            name in self.by_id
+            or name in self._leaving
+            or name in self.removed
+            or name in self._absent
+            or not 0 < name <= STORED_INTEGER_MAX
+        )
+
+    def note_absent(self, name: bytes | int) -> None:
+        """The shelf has no stream of this name or id. Whoever is created from now on is in memory
+        until the command that this is noted for, the next to be submitted, is applied."""
+        self._absent[name] += 1
+        self._horizon.later(partial(self._forget_absent, name), behind=1)
+
+    def _forget_absent(self, name: bytes | int) -> None:
+        if self._absent[name] == 1:
+            del self._absent[name]
+        else:
+            self._absent[name] -= 1
+
     def blob_of(self, stream_id: int) -> str | None:
         """The blob of the stream's snapshot. A stream that rests stays where it is."""
-        stream = self.by_id.get(stream_id)
+        stream = self.by_id.get(stream_id) or self._leaving.get(stream_id)
         if stream is not None:
             return None if stream.snapshot is None else stream.snapshot.blob
-        image = None if stream_id in self.removed else self._shelf.find_by_id(stream_id)
+        image = self._image_of(stream_id)
         snapshot = None if image is None else decode_image(image).snapshot
         return None if snapshot is None else snapshot[2]
 
@@ -98,7 +150,11 @@ class Residents:
             if not self._is_tail_lost:
                 raise MissingContent(stream.path, missing_bytes)
             forget_tail(stream)
-        stream = self._leaving.pop(stream.stream_id, stream)
+        return self._come_back(self._leaving.get(stream.stream_id, stream))
+
+    def _come_back(self, stream: Stream) -> Stream:
+        self._leaving.pop(stream.stream_id, None)
+        self._leaving_by_path.pop(stream.path, None)
         self.add(stream)
         self.welcome(stream)
         return stream
@@ -125,6 +181,8 @@ class Residents:
         if self.by_path.get(stream.path) is stream:
             del self.by_path[stream.path]
         self._leaving[stream.stream_id] = stream
+        self._leaving_by_path[stream.path] = stream
+        self._horizon.later(partial(_ignore, stream))  # whoever has it to apply may count on it
 
 
 def _ignore(stream: Stream) -> None:

@@ -6,7 +6,7 @@ outside has to look at afterwards is left in `stirred` and `grown`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +33,7 @@ from millstream.state.subscription_wakes import Wakes
 
 if TYPE_CHECKING:
     from millstream.state.machine import StateMachine
+    from millstream.state.preparation import FoundAtRest
 
 
 class Keys(NamedTuple):
@@ -60,6 +61,7 @@ class Subscriptions:
         self.stirred: dict[str, None] = {}  # subscriptions that changed since anybody looked
         self.changed: set[str] = set()  # since the last checkpoint; may be gone by now
         self.grown: set[int] = set()  # streams that got a wake event since anybody looked
+        self.found_at_rest: dict[int, FoundAtRest] = {}  # by the command that was prepared with it
         self._wakes = Wakes(machine, self)
         self._patterns = PatternIndex()
         self._followers: dict[bytes, tuple[str, ...]] = {}  # key -> all that have a link to it
@@ -104,9 +106,10 @@ class Subscriptions:
         self.adopt(subscription)
         self.note_change(subscription)
         if subscription.pattern is not None:
-            for key in matching_keys(self._machine.names, subscription.pattern):
+            found = self.found_at_rest.pop(id(command), None)
+            for key in matching_keys(found or self._machine.names, subscription.pattern):
                 if key != config.wake_stream:
-                    self._link(subscription, key, self.tail(key)).is_glob = True
+                    self._link(subscription, key, self._tail_in(found, key)).is_glob = True
         for key in command.streams:
             self._link_explicitly(subscription, key)
         return Done.CREATED
@@ -178,8 +181,10 @@ class Subscriptions:
         self._no_longer_pending(subscription, key)
 
     def _attach(self, key: bytes, subscription_id: str) -> None:
-        ids = {*self._followers.get(key, ()), subscription_id}
-        self._followers[key] = tuple(sorted(ids))
+        self._attach_all(key, (subscription_id,))
+
+    def _attach_all(self, key: bytes, subscription_ids: Iterable[str]) -> None:
+        self._followers[key] = tuple(sorted({*self._followers.get(key, ()), *subscription_ids}))
         self._tell_followers(key)
 
     def _detach(self, key: bytes, subscription_id: str) -> None:
@@ -213,19 +218,27 @@ class Subscriptions:
         stream = self.live(key)
         return START if stream is None else (stream.log.tail_ordinal, stream.log.tail_byte)
 
+    def _tail_in(self, found: FoundAtRest | None, key: bytes) -> tuple[int, int]:
+        if found is None or self._machine.residents.find_in_memory(key) is not None:
+            return self.tail(key)
+        return found.tail(key)
+
     # What streams tell
 
     def stream_created(self, stream: Stream) -> None:
         """Followers are linked before its first message: all it holds is new to them."""
         if not self.by_id:
             return
-        key = stream.path
-        for subscription_id in self._patterns.match(key):
-            subscription = self.by_id[subscription_id]
-            if key != subscription.config.wake_stream:
-                first = stream.log.first_ordinal, stream.log.first_byte
-                self._link(subscription, key, first).is_glob = True
-                self.note_change(subscription)
+        key, first = stream.path, (stream.log.first_ordinal, stream.log.first_byte)
+        matching = [self.by_id[subscription_id] for subscription_id in self._patterns.match(key)]
+        linked = [s for s in matching if key != s.config.wake_stream]
+        for subscription in linked:
+            if key not in subscription.links:
+                subscription.links[key] = Link(*first, is_explicit=False, is_glob=True)
+            subscription.links[key].is_glob = True
+            self.note_change(subscription)
+        if linked:
+            self._attach_all(key, [subscription.subscription_id for subscription in linked])
         stream.subscribers = self._followers.get(key)
         for subscription_id in stream.subscribers or ():
             subscription = self.by_id[subscription_id]

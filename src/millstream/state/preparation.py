@@ -1,0 +1,213 @@
+"""Brings into memory what a command will ask for when it is applied.
+
+Called before a command is submitted, as often as one likes. Other commands are on their way then
+and will be applied first, so what is brought is what might be asked for whatever they do: streams
+(or the knowledge that there is none), the ancestors that the end of a stream may end with it, the
+tails of streams that a pattern finds. `Horizon` keeps all of it there until the command is applied.
+
+Where a log is replayed nobody prepares: the shelf is asked in the middle of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millstream.protocol.patterns import Pattern, parse_pattern
+from millstream.state.buckets import Namespace
+from millstream.state.commands import (
+    AckWake,
+    AnnounceWake,
+    AnyCommand,
+    Append,
+    ClaimWake,
+    CreateStream,
+    CreateSubscription,
+    DeleteStream,
+    ExpireStream,
+    IssueWake,
+    LinkStreams,
+    PublishSnapshot,
+    ReportDelivery,
+    TouchStream,
+    TrimStream,
+)
+from millstream.state.pattern_index import examined_keys
+from millstream.state.residents import Shelf
+from millstream.state.stream import Stream
+from millstream.state.subscription import START
+
+if TYPE_CHECKING:
+    from millstream.state.machine import StateMachine
+
+Place = tuple[int, int]
+Steps = Iterator[None]
+
+NAMES_PER_STEP = 64  # that are looked at in the time that a look-up of one stream takes
+
+
+class FoundAtRest:
+    """The streams on the shelf that a pattern matches, and their tails."""
+
+    def __init__(self, names: Namespace, tails: dict[bytes, Place | None]) -> None:
+        """No tail: the stream is in memory, and will be until this is used."""
+        self._names = names
+        self._tails = tails
+        self._keys = sorted(tails)
+
+    def tail(self, key: bytes) -> Place:
+        return self._tails.get(key) or START
+
+    def keys_from(self, first: bytes) -> Iterator[bytes]:
+        """As those of a Namespace, but no shelf is asked."""
+        return self._names.keys_from(first, shelved=self._keys[bisect_left(self._keys, first) :])
+
+
+class Preparation:
+    def __init__(self, machine: StateMachine, shelf: Shelf) -> None:
+        self._machine = machine
+        self._residents = machine.residents
+        self._horizon = machine.horizon
+        self._shelf = shelf
+        self._ending: Counter[int] = Counter()  # streams that commands under way mean to end
+        self._steps: dict[type, Callable[[Any], Steps]] = {
+            Append: self._stream,
+            TouchStream: self._stream,
+            TrimStream: self._stream,
+            PublishSnapshot: self._stream,
+            CreateStream: self._creation,
+            DeleteStream: self._end,
+            ExpireStream: self._end,
+            CreateSubscription: self._subscription,
+            LinkStreams: lambda command: self._names(command.streams),
+            IssueWake: self._wake,
+            AnnounceWake: self._wake,
+            ClaimWake: self._wake,
+            AckWake: lambda command: self._names(key for key, _, _ in command.acks),
+            ReportDelivery: lambda command: self._ids(tail[0] for tail in command.tails),
+        }
+
+    def steps(self, command: AnyCommand) -> Steps:
+        """One look at the shelf each. Submit the command in the turn in which they end."""
+        steps = self._steps.get(type(command))
+        return iter(()) if steps is None else steps(command)
+
+    # A command that names streams
+
+    def _name(self, key: bytes) -> Steps:
+        residents = self._residents
+        is_known = residents.knows(key)
+        if residents.find(key) is None:
+            residents.note_absent(key)
+        if not is_known:
+            yield
+
+    def _id(self, stream_id: int) -> Steps:
+        residents = self._residents
+        is_known = residents.knows(stream_id)
+        if residents.find_by_id(stream_id) is None:
+            residents.note_absent(stream_id)
+        if not is_known:
+            yield
+
+    def _names(self, keys: Iterable[bytes]) -> Steps:
+        for key in keys:
+            yield from self._name(key)
+
+    def _ids(self, stream_ids: Iterable[int]) -> Steps:
+        for stream_id in stream_ids:
+            yield from self._id(stream_id)
+
+    def _stream(self, command: Append | TouchStream | TrimStream | PublishSnapshot) -> Steps:
+        return self._id(command.stream_id)
+
+    # The end of a stream
+
+    def _creation(self, command: CreateStream) -> Steps:
+        yield from self._name(command.path)
+        if command.fork_from is not None:
+            yield from self._name(command.fork_from)
+        existing = self._residents.find_in_memory(command.path)
+        if existing is not None and existing.is_expired(command.now_ms):
+            yield from self._ancestors(existing.stream_id)
+
+    def _end(self, command: DeleteStream | ExpireStream) -> Steps:
+        stream_id = command.stream_id
+        self._ending[stream_id] += 1
+        self._horizon.later(partial(self._no_longer_ending, stream_id), behind=1)
+        yield from self._id(stream_id)
+        yield from self._ancestors(stream_id)
+
+    def _no_longer_ending(self, stream_id: int) -> None:
+        self._ending[stream_id] -= 1
+        if not self._ending[stream_id]:
+            del self._ending[stream_id]
+
+    def _ancestors(self, stream_id: int) -> Steps:
+        """Looks again until nothing has to be read: much may happen in between."""
+        is_complete = False
+        while not is_complete:
+            is_complete = True
+            for _ in self._ancestors_once(stream_id):
+                is_complete = False
+                yield
+
+    def _ancestors_once(self, stream_id: int) -> Steps:
+        """All that may end with this stream, and the first that does not."""
+        stream = self._residents.find_by_id(stream_id)
+        while stream is not None and stream.origin is not None:
+            source_id = stream.origin.source_id
+            yield from self._id(source_id)
+            stream = self._residents.find_by_id(source_id)
+            if stream is None or not self._may_end(stream):
+                return
+
+    def _may_end(self, source: Stream) -> bool:
+        """Whether it is deleted, or will be, and its forks may be gone by then: each command that
+        is under way can end one of them."""
+        is_kept = not source.deleted and source.stream_id not in self._ending
+        return not is_kept and source.forks <= 1 + self._horizon.under_way
+
+    # Subscriptions
+
+    def _wake(self, command: IssueWake | AnnounceWake | ClaimWake) -> Steps:
+        subscription = self._machine.subscriptions.by_id.get(command.subscription_id)
+        if subscription is not None and subscription.config.wake_stream is not None:
+            yield from self._name(subscription.config.wake_stream)
+
+    def _subscription(self, command: CreateSubscription) -> Steps:
+        subscriptions = self._machine.subscriptions
+        if command.subscription_id in subscriptions.by_id and not self._horizon.under_way:
+            return  # and it will be there
+        yield from self._names(command.streams)
+        if command.pattern is not None:
+            tails: dict[bytes, Place | None] = {}
+            yield from self._matches(parse_pattern(command.pattern), tails)
+            found = FoundAtRest(self._machine.names, tails)
+            subscriptions.found_at_rest[id(command)] = found
+            forget = partial(subscriptions.found_at_rest.pop, id(command), None)
+            self._horizon.later(forget, behind=1)
+
+    def _matches(self, pattern: Pattern, tails: dict[bytes, Place | None]) -> Steps:
+        shelved = examined_keys(_ShelfNames(self._shelf), pattern)
+        for number, (key, is_match) in enumerate(shelved):
+            if number % NAMES_PER_STEP == 0:
+                yield
+            if is_match and self._residents.find_in_memory(key) is not None:
+                tails[key] = None
+            elif is_match:
+                stream = self._residents.look_up(key)
+                if stream is not None:
+                    tails[key] = stream.log.tail_ordinal, stream.log.tail_byte
+                yield
+
+
+class _ShelfNames:
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    def keys_from(self, first: bytes) -> Iterator[bytes]:
+        return self._shelf.names(first)
