@@ -35,6 +35,8 @@ from tests.support.memory_shelf import MemoryShelf
 from tests.unit.effort import brief
 from tests.unit.engine.world import World
 from tests.unit.state.command_sequences import Step, Teller, followed
+from tests.unit.state.content import Contents
+from tests.unit.state.followers import describe_subscriptions
 from tests.unit.state.store import NOW_MS, describe, gather
 from tests.unit.state.tiered import Stage, Tiered
 
@@ -416,9 +418,11 @@ def test_no_apply_ever_asks_the_shelf(
         assert [type(o) for _, o in world.world.outcomes if isinstance(o, CatalogUnavailable)] == []
         while world.tiered.stage is not Stage.IDLE:
             world.advance()
-        world.tiered.machine = world.machine
         world.tiered.wake_all()
-        assert describe(world.machine) == describe(teller.machine)
+        expected = describe(teller.machine, Contents(teller.machine, None, teller.objects))
+        assert describe(world.machine, world.tiered.contents) == expected
+        followers = describe_subscriptions(teller.machine)
+        assert describe_subscriptions(world.machine) == followers
     finally:
         engine_module.PREPARE_STEPS_PER_TURN = 64  # type: ignore[attr-defined]
 

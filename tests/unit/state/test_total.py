@@ -37,6 +37,8 @@ from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import Step, Teller, followed
+from tests.unit.state.content import Contents
+from tests.unit.state.followers import describe_subscriptions
 from tests.unit.state.store import Store, describe
 from tests.unit.state.tiered import Tiered
 
@@ -147,7 +149,7 @@ def test_a_checkpoint_takes_whatever_was_applied(
     for step in steps:
         life.tell_any(step)
     commands = [c for c in life.commands if not isinstance(c, kinds.ReplaceSegments)]
-    tiered, plain = Tiered(SHARDS), StateMachine(SHARDS)
+    tiered, plain = Tiered(SHARDS, life.objects), StateMachine(SHARDS)
     for number, command in enumerate(commands):
         plain.apply(command)
         tiered.apply(decode_command(encode_command(command)))
@@ -157,7 +159,9 @@ def test_a_checkpoint_takes_whatever_was_applied(
     tiered.checkpoint()
     tiered.restart()
     tiered.wake_all()
-    assert describe(tiered.machine) == describe(plain)
+    expected = describe(plain, Contents(plain, None, life.objects))
+    assert describe(tiered.machine, tiered.contents) == expected
+    assert describe_subscriptions(tiered.machine) == describe_subscriptions(plain)
 
 
 @pytest.mark.parametrize(
