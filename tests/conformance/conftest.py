@@ -53,6 +53,8 @@ def servers(
             data_dir = None if journal == "memory" else tmp_path_factory.mktemp("data")
             is_eager = journal != "memory" and pytestconfig.getoption("--everything-cold")
             module = "tests.cold.eager_server" if is_eager else "millstream"
+            if journal == "cold":
+                module = "tests.cold.strict_server"
             cold = MOSTLY_COLD if journal == "cold" else COLD_FLAGS if is_eager else ()
             started[journal] = ServerProcess(data_dir, *FLAGS, *cold, module=module)
         return started[journal]

@@ -169,6 +169,8 @@ class Residents:
         if self.by_path.get(stream.path) is stream:
             del self.by_path[stream.path]
         self.removed[stream.stream_id] = None
+        self._absent[stream.path] += 1  # whoever found it before and is not applied yet may ask
+        self._horizon.later(partial(self._forget_absent, stream.path))
 
     def settle(self, removed: list[int]) -> None:
         """The shelf has forgotten these."""

@@ -34,7 +34,7 @@ from millstream.state.outcomes import Done, Outcome
 from tests.support.memory_shelf import MemoryShelf
 from tests.unit.effort import brief
 from tests.unit.engine.world import World
-from tests.unit.state.command_sequences import Step, Teller, followed
+from tests.unit.state.command_sequences import Step, Teller, followed, steps_of
 from tests.unit.state.content import Contents
 from tests.unit.state.followers import describe_subscriptions
 from tests.unit.state.store import NOW_MS, describe, gather
@@ -352,6 +352,16 @@ def test_a_pattern_finds_every_stream_that_is_there_when_the_command_is_applied(
     }
 
 
+def test_a_name_whose_stream_ends_before_the_command_is_applied_is_known_to_be_free() -> None:
+    world = RestingWorld()
+    stream_id = world.create(b"a")
+    world.rest()
+    world.submit(DeleteStream(NOW_MS, stream_id))
+    world.submit(CreateStream(NOW_MS, b"a", b"text/plain"))
+    world.commit()
+    assert [outcome for _, outcome in world.world.outcomes[1:]] == [Done.DELETED, Done.CREATED]
+
+
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_catalog_that_cannot_be_read_refuses_the_command_and_changes_nothing(
     scene: Scene,
@@ -383,7 +393,8 @@ class Act:
 
 
 acts = st.lists(st.sampled_from([0, 0, 1, 2, 2, 3, 3, 3, 4, 4, 5]), max_size=8)
-stories = st.lists(st.tuples(followed, acts), min_size=8, max_size=60)
+endings = steps_of(["create", "fork", "fork", "delete", "delete", "expire", "append", "touch"])
+stories = st.lists(st.tuples(st.one_of(followed, endings), acts), min_size=8, max_size=60)
 
 
 def names_known(world: RestingWorld, command: AnyCommand) -> bool:
