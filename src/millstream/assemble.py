@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import os
 import secrets
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import structlog
@@ -49,6 +51,7 @@ from millstream.engine.off_loop import OffLoop
 from millstream.engine.pipeline_process import PipelineProcess
 from millstream.engine.residency import Residency
 from millstream.engine.retention import RetentionSweeps
+from millstream.engine.room_maker import RoomMaker, says_full
 from millstream.engine.segment_swaps import SegmentSwaps
 from millstream.engine.wakes import Wakes
 from millstream.engine.webhooks import Couriers
@@ -61,6 +64,7 @@ from millstream.journal.contract import Journal
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
+from millstream.journal.reserve import Reserve
 from millstream.journal.wal import WalJournal
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
 from millstream.recover import RESTORED, recover
@@ -105,20 +109,22 @@ class Stop:
         self.requested.set()
 
 
-def open_storage(config: Config, stop: Stop) -> Storage:
+def open_storage(config: Config, stop: Stop, faults: Faults) -> Storage:
     """Recovers what the data folder holds. Raises StartupError; blocks while it reads."""
     if config.memory:
         store_id = secrets.token_hex(16)
         return Storage(StateMachine(), MemoryJournal(), 0, store_id, MemoryBlobs(), None)
     folder = DataFolder(config.data_dir)
     try:
-        return _open_folder(config, folder, stop)
+        return _open_folder(config, folder, stop, faults)
     except BaseException:
         folder.close()
         raise
 
 
-def _open_folder(config: Config, folder: DataFolder, stop: Stop) -> Storage:
+def _open_folder(config: Config, folder: DataFolder, stop: Stop, faults: Faults) -> Storage:
+    reserve = Reserve(folder.wal, config.disk_reserve_bytes)
+    reserve.release()  # recovery may need the room, and after it the journal takes it again
     objects = ObjectStore(cold_settings(config))
     claim_store(objects, folder.store_id)
     machine, catalog, writer, lsn = recover(config, folder)
@@ -127,7 +133,7 @@ def _open_folder(config: Config, folder: DataFolder, stop: Stop) -> Storage:
         stop.request(exit_code=1)
         log.error("the log cannot be written; stopping", error=str(error))
 
-    journal = WalJournal(writer, fail)
+    journal = WalJournal(writer, fail, reserve, faults)
     disk = DiskStorage(folder, catalog, objects, writer.log_bytes)
     return Storage(machine, journal, lsn, folder.store_id, ObjectBlobs(objects), disk)
 
@@ -223,6 +229,13 @@ def _tag_id(storage: Storage) -> str:
     return hashlib.sha256(storage.store_id.encode() + restored).hexdigest()
 
 
+def _is_same_disk(*places: str | Path) -> bool:
+    try:
+        return len({os.stat(place).st_dev for place in places}) == 1
+    except OSError:
+        return False
+
+
 class ColdTier:
     """What moves streams and their content out of memory, in the order it starts and stops, and
     what reads it back."""
@@ -289,6 +302,25 @@ class ColdTier:
             job_table,
         )
 
+        self._room = RoomMaker(
+            engine,
+            self.checkpointer,
+            self.uploads,
+            self.garbage,
+            lambda: [part.error for part in self._on_disk_of_log],
+        )
+        self._on_disk_of_log: list[Checkpointer | Flusher] = []
+        folder = disk.folder
+        if _is_same_disk(folder.wal, folder.catalog, folder.checkpoints):
+            self._on_disk_of_log.append(self.checkpointer)
+        place = disk.objects.settings.url
+        if place.startswith("fs:") and _is_same_disk(folder.wal, place.removeprefix("fs:")):
+            self._on_disk_of_log.append(self.flusher)
+
+    def is_store_full(self) -> bool:
+        """The cold store is a folder without room, and appends are refused for that."""
+        return bool(self._engine.hot_budget.full_shards) and says_full(self.flusher.error)
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.residency.start(loop)
         self.flusher.start(loop)
@@ -298,8 +330,10 @@ class ColdTier:
         self.memory.start(loop)
         self.uploads.start(loop)
         self.garbage.start(loop)
+        self._room.start(loop)
 
     async def close(self) -> None:
+        self._room.close()
         await self.memory.close()
         await self.retention.close()
         await self.flusher.close()
@@ -352,7 +386,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     tls = _tls_context(config)
-    storage = await asyncio.to_thread(open_storage, config, stop)
+    storage = await asyncio.to_thread(open_storage, config, stop, faults)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
     engine.failed = lambda: stop.request(exit_code=1)
     paths = StreamPaths()
@@ -365,7 +399,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         else cold.windows
     )
     handlers = _build_handlers(config, engine, blobs, windows, paths, _tag_id(storage), scheme)
-    readiness = Readiness(faults)
+    readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
     wakes = Wakes(engine, Couriers(loop, faults=faults))
     server = Server(

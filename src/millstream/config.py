@@ -203,6 +203,12 @@ class Config:
         many=True,
     )
     wal_segment_bytes: int = _setting(64 * MIB, parse_size, "SIZE", "size of one log file")
+    disk_reserve_bytes: int = _setting(
+        64 * MIB,
+        parse_size,
+        "SIZE",
+        "room kept for the day when the disk is full, so that streams can be deleted then",
+    )
     checkpoint_wal_bytes: int = _setting(
         256 * MIB, parse_size, "SIZE", "log growth after which the state is checkpointed"
     )

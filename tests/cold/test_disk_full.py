@@ -7,6 +7,8 @@ never loses what it acknowledged, not even by a kill while the disk is full.
 from __future__ import annotations
 
 import contextlib
+import http.client
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from tests.cold.traffic import code, read_all
 from tests.crash.rounds import DrainedServer
 from tests.support.http import Client
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, is_listening
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.waiting import wait_until
 
@@ -29,6 +31,23 @@ FLAGS = (
 )
 STREAMS = 4
 SIZE = 5000
+
+
+def start_listening(data_dir: Path, *flags: str) -> DrainedServer:
+    """Answers; while the disk is full it does not say that it is ready."""
+    server = DrainedServer(data_dir, *flags, wait=False)
+
+    def answers() -> bool:
+        assert server.process.poll() is None, server.finish_output()
+        with contextlib.closing(server.client()) as client:
+            try:
+                is_alive = client.get("/healthz").status == 200
+                return is_alive and is_listening(server.process.pid, server.port)
+            except (OSError, http.client.HTTPException):
+                return False
+
+    wait_until(answers)
+    return server
 
 
 class Story:
@@ -45,7 +64,7 @@ class Story:
             assert reply.status == 201, reply
 
     def start(self) -> None:
-        self.server = DrainedServer(self.data_dir, *self.flags)
+        self.server = start_listening(self.data_dir, *self.flags)
         self.client: Client = self.server.client()
 
     @staticmethod
@@ -127,10 +146,11 @@ def test_without_room_for_the_log_appends_are_refused_until_there_is(
         disk.fill()
         story.append_each(30)
         assert story.refusals == {"storage_full"}
-        assert story.client.get("/readyz").status == 200
+        assert readiness(story.client) == (503, ["disk_full"])
         story.check()
         disk.free()
         story.append_until_taken()
+        assert readiness(story.client) == (200, [])
         disk.fill()
         story.append_each(30)
         story.restart(ending)  # still full
@@ -200,6 +220,7 @@ def test_without_room_in_the_cold_folder_appends_go_on_until_the_budget_is_used(
             taken = story.append_each(60) * SIZE
             assert taken >= HOT_BYTES // 2
             assert story.refusals == {"hot_budget_used"}
+            assert readiness(story.client) == (503, ["disk_full"])
             story.check()
             story.restart(ending)  # still full
             story.check()
@@ -251,6 +272,139 @@ def test_everything_on_one_full_disk(tmp_path: Path, seed: int) -> None:
             disk.free()
             story.append_until_taken()
             story.check()
+
+
+def readiness(client: Client) -> tuple[int, list[str]]:
+    reply = client.get("/readyz")
+    return reply.status, [reason["code"] for reason in reply.json().get("reasons", [])]
+
+
+class Filling:
+    """Streams of bytes that nothing makes smaller, one after the other, until the disk is full."""
+
+    FLAGS = (
+        *("--shards", "2", "--wal-segment-bytes", "128KiB", "--checkpoint-wal-bytes", "512KiB"),
+        *("--hot-bytes", "1MiB", "--flush-bytes", "128KiB", "--resident-streams", "4"),
+    )
+    SIZE = 30_000
+
+    def __init__(self, data_dir: Path, seed: int) -> None:
+        print(f"seed {seed}")
+        self.data_dir, self.dice = data_dir, random.Random(seed)
+        self.content: dict[str, list[bytes]] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.server = start_listening(self.data_dir, *self.FLAGS)
+        self.client = self.server.client()
+
+    def kill(self) -> None:
+        self.client.close()
+        self.server.kill()
+        assert b"Traceback" not in self.server.output, self.server.output[-3000:].decode()
+
+    def create(self, name: str, **headers: str) -> int:
+        reply = self.client.put(
+            f"/v1/stream/{name}", content_type="application/octet-stream", headers=headers
+        )
+        if reply.status == 201:
+            self.content[name] = []
+        return reply.status
+
+    def append(self, name: str) -> bool:
+        data = self.dice.randbytes(self.SIZE)
+        reply = self.client.post(
+            f"/v1/stream/{name}", data, content_type="application/octet-stream"
+        )
+        if reply.status == 204:
+            self.content[name].append(data)
+            return True
+        assert (reply.status, code(reply)) in ((503, "storage_full"), (503, "hot_budget_used"))
+        return False
+
+    def fill(self, name: str, count: int) -> bool:
+        """Whether the disk is full before that many are taken."""
+        refused = 0
+        while len(self.content[name]) < count:
+            if self.append(name):
+                refused = 0
+            elif readiness(self.client) == (503, ["disk_full"]):
+                refused += 1
+                if refused > 20:  # not only for a moment
+                    return True
+                time.sleep(0.1)
+            else:
+                time.sleep(0.02)
+        return False
+
+    def check(self) -> None:
+        for name, messages in self.content.items():
+            assert read_all(self.client, f"/v1/stream/{name}") == b"".join(messages), name
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["one life", "killed amid"])
+def test_on_a_full_disk_deletions_make_room_without_anybodys_help(
+    tmp_path: Path, kills: bool
+) -> None:
+    data_dir = tmp_path / "data"
+    with small_disk(data_dir, 24 << 20):
+        story = Filling(data_dir, seed=random.randrange(10**9))
+        try:
+            assert readiness(story.client) == (200, [])
+            names = [f"stream-{number}" for number in range(40)]
+            for name in names:
+                if story.create(name) != 201 or story.fill(name, 30):
+                    break
+            else:
+                raise AssertionError("the disk was never full")
+            wait_until(lambda: readiness(story.client) == (503, ["disk_full"]))
+            assert story.create("one-more") == 503
+            story.check()
+            if kills:
+                story.kill()
+                story.start()
+                story.check()
+            for name in list(story.content)[:-1]:
+                assert story.client.delete(f"/v1/stream/{name}").status == 204, name
+                del story.content[name]
+                assert story.client.get(f"/v1/stream/{name}").status == 404
+            if kills:
+                story.kill()
+                story.start()
+            wait_until(lambda: readiness(story.client) == (200, []), seconds=90)
+            story.check()
+            assert story.create("afterwards") == 201
+            for _ in range(30):  # a restart had room for a while; garbage goes when it is used up
+                wait_until(lambda: story.append("afterwards"))
+            story.check()
+            story.kill()
+            story.start()
+            story.check()
+        finally:
+            story.kill()
+
+
+def test_on_a_full_disk_streams_still_expire_and_that_makes_room(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with small_disk(data_dir, 24 << 20):
+        story = Filling(data_dir, seed=random.randrange(10**9))
+        try:
+            assert story.create("kept") == 201
+            assert not story.fill("kept", 10)
+            for number in range(40):
+                name = f"brief-{number}"
+                if story.create(name, **{"Stream-TTL": "25"}) != 201 or story.fill(name, 30):
+                    break
+            else:
+                raise AssertionError("the disk was never full")
+            story.content = {"kept": story.content["kept"]}
+            wait_until(lambda: readiness(story.client) == (200, []), seconds=120)
+            story.check()
+            for _ in range(10):
+                wait_until(lambda: story.append("kept"))
+            story.check()
+        finally:
+            story.kill()
 
 
 def wait_for_short_log(story: Story) -> None:

@@ -16,6 +16,7 @@ from millstream.config import Config
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.errors import DamagedData, StartupError
+from millstream.faults import Faults
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, Mark
 from millstream.state.machine import StateMachine
 from tests.unit.state.store import describe
@@ -37,7 +38,7 @@ def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[
     """One run of a server: recovers, commits, stops. Its state at the end."""
 
     async def run() -> dict[str, Any]:
-        storage = open_storage(config_of(folder), Stop())
+        storage = open_storage(config_of(folder), Stop(), Faults())
         assert storage.disk is not None
         loop = asyncio.get_running_loop()
         engine = Engine(storage.machine, storage.journal, ManualClock(), storage.lsn)
@@ -73,7 +74,7 @@ def wake_all(machine: StateMachine) -> None:
 
 
 def look(folder: Path) -> tuple[Storage, dict[str, Any]]:
-    storage = open_storage(config_of(folder), Stop())
+    storage = open_storage(config_of(folder), Stop(), Faults())
     return storage, close(storage)
 
 
@@ -133,15 +134,15 @@ def test_a_damaged_log_is_refused_and_the_folder_let_go(
 
 
 def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
-    storage = open_storage(config_of(tmp_path), Stop())
+    storage = open_storage(config_of(tmp_path), Stop(), Faults())
     with pytest.raises(StartupError, match="in use"):
-        open_storage(config_of(tmp_path), Stop())
+        open_storage(config_of(tmp_path), Stop(), Faults())
     close(storage)
 
 
 def test_a_server_in_memory_touches_no_disk(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    storage = open_storage(Config(memory=True, data_dir=folder), Stop())
+    storage = open_storage(Config(memory=True, data_dir=folder), Stop(), Faults())
     assert storage.disk is None
     assert not folder.exists()
 

@@ -21,7 +21,7 @@ from millstream.engine.engine import Engine
 from millstream.faults import Faults
 from millstream.http.message import Request
 from millstream.http.server import Server
-from millstream.journal.contract import COMMIT_SECONDS_BUCKETS
+from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Journal
 
 _TEXT = b"content-type: text/plain\r\ncache-control: no-store\r\n"
 _JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
@@ -34,9 +34,13 @@ def respond_health(request: Request) -> None:
 class Readiness:
     """/readyz: 200 while the server does all that it promises, else 503 with the reasons."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(
+        self, faults: Faults, journal: Journal, is_store_full: Callable[[], bool] | None = None
+    ) -> None:
         self.is_open = False  # it listens, and does not stop yet
         self._faults = faults
+        self._journal = journal
+        self._is_store_full = is_store_full
 
     def respond(self, request: Request) -> None:
         reasons = self._reasons()
@@ -57,6 +61,12 @@ class Readiness:
         reasons = []
         if not self.is_open:
             reasons.append({"code": "not_open", "message": "the server starts or stops"})
+        if self._journal.is_full:
+            message = "the disk is full: deletions are taken, appends and creations are not"
+            reasons.append({"code": "disk_full", "message": message})
+        elif self._is_store_full is not None and self._is_store_full():
+            message = "the disk is full, that of the cold store: appends are refused"
+            reasons.append({"code": "disk_full", "message": message})
         for where, fault in self._faults.failing().items():
             message = f"{where} has failed unexpectedly and not worked since: {fault.error}"
             reasons.append({"code": f"{where}_failed", "message": message})

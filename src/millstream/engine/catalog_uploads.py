@@ -95,6 +95,7 @@ class CatalogUploads:
             engine.faults, "uploads", seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX
         )
         self._not_before = 0.0
+        self._hurried_not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._nudge_timer: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
@@ -136,6 +137,19 @@ class CatalogUploads:
         else:
             self._timer = self._loop.call_later(wait, self._timer_rang)
 
+    def hurry(self) -> None:
+        """Somebody needs a newer one soon."""
+        if self._is_busy or self._checkpointer.is_closing:
+            return
+        if self._catalog.lsn <= self.newest_lsn:
+            if self.is_awaited():
+                self._engine.submit_and_forget(Mark(self._engine.clock.now_ms()))
+        elif self._loop.time() >= self._hurried_not_before:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._begin(self._objects)
+
     def _timer_rang(self) -> None:
         self._timer = None
         if not self._is_busy:
@@ -171,7 +185,7 @@ class CatalogUploads:
         """Whatever goes wrong from here on comes to `_failed`, which sees to the next try."""
         self._is_busy = True
         self._ended.clear()
-        began = self._loop.time()
+        began = self._began = self._loop.time()
 
         def guard(step: Callable[[], None]) -> None:
             try:
@@ -265,6 +279,7 @@ class CatalogUploads:
 
     def _end(self) -> None:
         self._is_busy = False
+        self._hurried_not_before = self._loop.time() + (self._loop.time() - self._began)
         self._ended.set()
 
     # The end

@@ -131,6 +131,20 @@ class Checkpointer:
         """For work on the catalog that no merge may run beside."""
         self._thread.run(work, done)
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why the last one failed; None when it did not."""
+        return self._upkeep.error
+
+    def hurry(self, *, is_wanted: bool) -> None:
+        """Somebody needs one as soon as there is anything to tell, or something `is_wanted`."""
+        self._retry_now()
+        is_newer = self._engine.applied_lsn != self._lsn_of_last
+        if self._is_running or self.is_closing or self._engine.failure is not None:
+            return
+        if self.has_news() or (is_wanted and is_newer):
+            self._begin()
+
     def has_news(self) -> bool:
         """Whether a checkpoint now would tell the catalog anything."""
         machine, changes = self._engine.machine, self._changes

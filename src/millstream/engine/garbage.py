@@ -27,6 +27,7 @@ from millstream.engine.holds import Holds
 from millstream.engine.off_loop import OffLoop
 from millstream.engine.upkeep import Upkeep
 from millstream.limits import (
+    GARBAGE_GRACE_FULL_SECONDS,
     GARBAGE_GRACE_SECONDS,
     GARBAGE_RETRY_SECONDS,
     ORPHAN_AGE_SECONDS,
@@ -47,6 +48,7 @@ LOOK_SECONDS = 3600.0  # between two listings of the whole store
 DELETE_AT_ONCE = 100  # objects in one go: orphans are looked up once more, on the loop
 
 RETRY_SECONDS_MIN = 5.0
+HURRY_SECONDS = 5.0  # after the last call for it
 COMPLAINT = "garbage stays for now"
 
 UNREFERRED = "no live run left"
@@ -143,6 +145,7 @@ class Garbage:
         self._waits_for_upload = False
         self._timer: asyncio.TimerHandle | None = None
         self._listing_timer: asyncio.TimerHandle | None = None
+        self._hurried_until = 0.0
         self._is_collecting = False
         self._is_listing = False
         self._is_closing = False
@@ -182,6 +185,8 @@ class Garbage:
     def _settle(self) -> int:
         """The position whose garbage no reader can still be on its way to."""
         grown_up = self._loop.time() - self._grace_seconds
+        if self._loop.time() < self._hurried_until:
+            grown_up = self._loop.time() - min(self._grace_seconds, GARBAGE_GRACE_FULL_SECONDS)
         while self._shelved and self._shelved[0][0] <= grown_up:
             self._settled_lsn = max(self._settled_lsn, self._shelved.popleft()[1])
         return self._settled_lsn
@@ -231,6 +236,15 @@ class Garbage:
             self._timer.cancel()
         if not self._is_closing:
             self._timer = self._loop.call_later(seconds, self._timer_rang)
+
+    @property
+    def waits_for_upload(self) -> bool:
+        return self._waits_for_upload
+
+    def hurry(self) -> None:
+        """The disk is full: what may go goes soon."""
+        self._hurried_until = self._loop.time() + HURRY_SECONDS
+        self._collect_in(0.0)
 
     def _timer_rang(self) -> None:
         self._timer = None

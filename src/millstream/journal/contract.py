@@ -62,6 +62,15 @@ class Journal(Protocol):
         """A checkpoint covers everything up to `lsn`: files that hold nothing newer may go."""
         ...
 
+    @property
+    def is_full(self) -> bool:
+        """The disk is full: only commands that make room are taken until it has some again."""
+        ...
+
+    def declare_full(self) -> None:
+        """Somebody else met the end of the disk that the log is on."""
+        ...
+
     def refuse(self, error: StreamError) -> None:
         """From now on nothing is taken any more: whatever is not being written already is refused
         with this."""

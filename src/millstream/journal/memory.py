@@ -16,6 +16,7 @@ class MemoryJournal:
         self._refusal: StreamError | None = None
         self._lsn = 0
         self.log_bytes = 0
+        self.is_full = False
 
     def start(
         self,
@@ -45,6 +46,9 @@ class MemoryJournal:
             self.stats.batches += 1
             self.stats.commands += len(batch)
             self._committed(batch, self._lsn)
+
+    def declare_full(self) -> None:
+        pass
 
     def refuse(self, error: StreamError) -> None:
         self._refusal = error

@@ -21,6 +21,7 @@ from millstream.formats.wal import (
     encode_segment_header,
 )
 from millstream.journal.disk import Disk, File
+from millstream.limits import FULL_DISK_LOG_BYTES
 
 SEGMENT_SUFFIX = ".wal"
 SPARE_PREFIX = "spare-"
@@ -67,6 +68,7 @@ class SegmentWriter:
         self._lock = threading.Lock()  # guards the spares, the sealed list and the spare numbers
         self._spares: list[str] = []
         self._next_spare = 1
+        self.is_frugal = False  # the disk is full: no file is made larger than it has to be
         for name in disk.list(folder):
             if name.startswith(SPARE_PREFIX):
                 disk.remove(self._path(name))  # may be half-zeroed; making a new one is cheap
@@ -107,8 +109,7 @@ class SegmentWriter:
 
     def _roll(self, batch_bytes: int) -> None:
         """Starts the next segment. Every record before it is durable already."""
-        size = max(self._segment_bytes, SEGMENT_HEADER_BYTES + batch_bytes)
-        spare = self._take_spare(size)
+        spare, size = self._find_file(SEGMENT_HEADER_BYTES + batch_bytes)
         name = segment_name(self._next_segment)
         file = self._disk.open(self._path(spare))
         header = SegmentHeader(self._next_segment, self.next_lsn, self.salt, self._store_id)
@@ -121,12 +122,26 @@ class SegmentWriter:
         self._position = SEGMENT_HEADER_BYTES
         self._next_segment += 1
 
-    def _take_spare(self, size: int) -> str:
-        if size == self._segment_bytes:
+    def _find_file(self, bytes_min: int) -> tuple[str, int]:
+        """A zeroed file that the next segment can be, and its size."""
+        if bytes_min <= self._segment_bytes:
             with self._lock:
                 if self._spares:
-                    return self._spares.pop(0)
-        return self._create_spare(size)
+                    return self._spares.pop(0), self._segment_bytes
+        usual = self._segment_bytes
+        if self.is_frugal:
+            usual = min(usual, FULL_DISK_LOG_BYTES)
+        size = max(usual, bytes_min)
+        return self._create_spare(size), size
+
+    @property
+    def has_spare(self) -> bool:
+        with self._lock:
+            return bool(self._spares)
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._segment_bytes
 
     def _create_spare(self, size: int) -> str:
         with self._lock:
@@ -158,9 +173,8 @@ class SegmentWriter:
 
     def prepare_spare(self) -> None:
         """Zeroes a file ahead of the next roll, so that the roll does not wait for it."""
-        with self._lock:
-            if self._spares:
-                return
+        if self.has_spare or self.is_frugal:
+            return
         try:
             name = self._create_spare(self._segment_bytes)
         except StorageFull:

@@ -17,10 +17,13 @@ from time import perf_counter
 import structlog
 
 from millstream.errors import AppendOutcomeUnknown, InvalidRequest, StorageFull, StreamError
+from millstream.faults import Faults
 from millstream.formats.wal import encode_batch
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats
+from millstream.journal.reserve import Reserve
 from millstream.journal.segments import SegmentWriter
-from millstream.state.commands import encode_command
+from millstream.limits import FULL_DISK_LOOK_SECONDS
+from millstream.state.commands import MAKES_ROOM, encode_command
 
 log = structlog.get_logger("millstream.journal")
 
@@ -28,7 +31,18 @@ log = structlog.get_logger("millstream.journal")
 class WalJournal:
     """Fails stop: `failed` is called when the disk errs and the outcome is unknown."""
 
-    def __init__(self, writer: SegmentWriter, failed: Callable[[OSError], None]) -> None:
+    def __init__(
+        self,
+        writer: SegmentWriter,
+        failed: Callable[[OSError], None],
+        reserve: Reserve | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        """`reserve` is room for commands that make room, when there is no other."""
+        self._faults = faults or Faults()
+        self.is_full = False
+        self._reserve = reserve
+        self._room_timer: asyncio.TimerHandle | None = None
         self.stats = JournalStats()
         self._writer = writer
         self._failed = failed
@@ -56,6 +70,7 @@ class WalJournal:
         for thread in self._threads:
             thread.start()
         self._chores.put(self._writer.prepare_spare)
+        self._chores.put(self._take_reserve)
 
     # On the loop
 
@@ -82,6 +97,8 @@ class WalJournal:
             self._refused(refused, self._broken)
             self._note_drained()
             return
+        if self.is_full:
+            self._refuse_what_takes_room()
         self._in_flight, self._pending = self._pending, []
         # Encoded here, not on the writer's thread: that one holds the GIL as briefly as it can.
         try:
@@ -119,6 +136,10 @@ class WalJournal:
     def _batch_back(self, error: StreamError | None) -> None:
         last_lsn = self._writer.next_lsn - 1
         batch, self._in_flight = self._in_flight, []
+        if isinstance(error, StorageFull) and self._reserve is not None and not self.is_full:
+            self.declare_full()
+            self._pending[:0] = batch  # nothing was kept: what makes room is tried once more
+            batch = []
         if self._pending:
             # After one more round of the loop: those answered now ask again and share the batch.
             # Twice the batch for half the syncs, at no loss of throughput (measured).
@@ -140,6 +161,32 @@ class WalJournal:
         self._batch_back(self._broken)
         self._failed(error)
 
+    # A full disk
+
+    def declare_full(self) -> None:
+        if self._reserve is None or self.is_full:
+            return
+        self.is_full = self._writer.is_frugal = True
+        log.warning("the disk is full: only what makes room is taken until it has some again")
+        self._reserve.release()
+        self._look_for_room_soon()
+
+    def _refuse_what_takes_room(self) -> None:
+        refused = [entry for entry in self._pending if type(entry[0]) not in MAKES_ROOM]
+        if refused:
+            self._pending = [entry for entry in self._pending if type(entry[0]) in MAKES_ROOM]
+            self._refused(refused, StorageFull("the disk is full; delete streams or make room"))
+
+    def _look_for_room_soon(self) -> None:
+        self._room_timer = self._loop.call_later(
+            FULL_DISK_LOOK_SECONDS, self._chores.put, self._look_for_room
+        )
+
+    def _room_again(self) -> None:
+        self.is_full = self._writer.is_frugal = False
+        log.info("the disk has room again: everything is taken")
+        self._chores.put(self._writer.prepare_spare)
+
     def refuse(self, error: StreamError) -> None:
         self._broken = self._broken or error
 
@@ -150,6 +197,8 @@ class WalJournal:
         while self.depth:
             self._drained.clear()
             await self._drained.wait()
+        if self._room_timer is not None:
+            self._room_timer.cancel()
         self._batches.put(None)
         self._chores.put(None)
         await asyncio.to_thread(self._join)
@@ -158,6 +207,8 @@ class WalJournal:
         for thread in self._threads:
             thread.join()
         self._writer.close()
+        if self._reserve is not None:
+            self._reserve.release()  # it is for those who run
 
     # On the writer's thread
 
@@ -198,3 +249,26 @@ class WalJournal:
                 chore()
             except OSError as error:
                 log.warning("log housekeeping failed", error=str(error))
+            except Exception as error:  # the next chore is not to blame
+                self._faults.report("journal", error)
+
+    def _take_reserve(self) -> None:
+        if self._reserve is None:
+            return
+        try:
+            self._reserve.take()
+        except OSError:
+            self._loop.call_soon_threadsafe(self.declare_full)
+
+    def _look_for_room(self) -> None:
+        """There has to be room for the reserve and for the next file of the log."""
+        assert self._reserve is not None
+        needed = 0 if self._writer.has_spare else self._writer.segment_bytes
+        try:
+            if self._reserve.free_bytes() >= self._reserve.size + needed:
+                self._reserve.take()
+                self._loop.call_soon_threadsafe(self._room_again)
+                return
+        except OSError as error:
+            log.debug("the disk is full still", error=str(error))
+        self._loop.call_soon_threadsafe(self._look_for_room_soon)

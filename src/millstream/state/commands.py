@@ -255,6 +255,24 @@ AnyCommand = (
     | ExpireLease
 )
 
+# What is taken while the disk is full: it frees room, or needs next to none.
+MAKES_ROOM: frozenset[type[Command]] = frozenset(
+    {
+        DeleteStream,
+        DeleteBucket,
+        DeleteSubscription,
+        ExpireStream,
+        ExpireLease,
+        TrimStream,
+        SetRetention,
+        TouchStream,
+        UnlinkStream,
+        PublishRuns,
+        ReplaceSegments,
+        Mark,
+    }
+)
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
 

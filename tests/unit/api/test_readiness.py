@@ -8,6 +8,7 @@ from typing import Any, cast
 from millstream.api.operations import Readiness
 from millstream.faults import Faults
 from millstream.http.message import Request
+from millstream.journal.memory import MemoryJournal
 
 
 class _Asked:
@@ -23,7 +24,7 @@ def ask(readiness: Readiness) -> tuple[int, dict[str, Any]]:
 
 
 def test_it_is_ready_when_it_is_open_and_nothing_fails() -> None:
-    readiness = Readiness(Faults())
+    readiness = Readiness(Faults(), MemoryJournal())
     status, answer = ask(readiness)
     assert (status, answer["reasons"][0]["code"]) == (503, "not_open")
     readiness.is_open = True
@@ -32,7 +33,7 @@ def test_it_is_ready_when_it_is_open_and_nothing_fails() -> None:
 
 def test_a_failing_service_is_named_until_it_works_again() -> None:
     faults = Faults()
-    readiness = Readiness(faults)
+    readiness = Readiness(faults, MemoryJournal())
     readiness.is_open = True
     faults.report("checkpoint", KeyError("shard"))
     faults.report("flush", RuntimeError("two\nlines"))
@@ -50,7 +51,7 @@ def test_a_failing_service_is_named_until_it_works_again() -> None:
 
 def test_a_single_fault_that_is_over_is_a_note_and_no_reason() -> None:
     faults = Faults()
-    readiness = Readiness(faults)
+    readiness = Readiness(faults, MemoryJournal())
     readiness.is_open = True
     faults.report("reply", RuntimeError("that reply alone"))
     status, answer = ask(readiness)

@@ -25,6 +25,7 @@ from millstream.engine.wakes import Wakes
 from millstream.engine.webhooks import Answer, Couriers, Reply, Webhook
 from millstream.faults import Faults, Service
 from millstream.http.message import Request
+from millstream.journal.memory import MemoryJournal
 from millstream.limits import MIB
 from millstream.state.changes import Capture
 from millstream.state.commands import CreateStream, CreateSubscription, InstallKeys, SetRetention
@@ -388,7 +389,7 @@ class _Asked:
 
 
 def ask_ready(faults: Faults) -> tuple[int, list[str]]:
-    readiness, asked = Readiness(faults), _Asked()
+    readiness, asked = Readiness(faults, MemoryJournal()), _Asked()
     readiness.is_open = True
     readiness.respond(cast(Request, asked))
     return asked.status, [reason["code"] for reason in asked.answer.get("reasons", [])]

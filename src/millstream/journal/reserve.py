@@ -1,0 +1,63 @@
+"""Room that is kept for the day when the disk is full.
+
+A file beside the log that nobody reads. Giving it back makes room for what frees more: deletions
+in the log, the checkpoint that lets the log go, the catalog that knows what is garbage.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+
+class Reserve:
+    """May be called from any thread."""
+
+    def __init__(self, folder: str, bytes_wanted: int) -> None:
+        """A small disk keeps a smaller one: an eighth of it at most."""
+        self._folder = folder
+        self._path = os.path.join(folder, "reserve")
+        self._bytes_wanted = bytes_wanted
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        space = os.statvfs(self._folder)
+        return min(self._bytes_wanted, space.f_blocks * space.f_frsize // 8)
+
+    def free_bytes(self) -> int:
+        """What the disk has left beside it."""
+        space = os.statvfs(self._folder)
+        return space.f_bavail * space.f_frsize
+
+    def take(self) -> None:
+        """Raises OSError when there is no room for it; then there is none of it."""
+        size = self.size
+        with self._lock:
+            if not size or self._held_bytes() >= size:
+                return
+            try:
+                fd = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+                try:
+                    os.posix_fallocate(fd, 0, size)
+                finally:
+                    os.close(fd)
+            except OSError:
+                self._remove()
+                raise
+
+    def release(self) -> None:
+        with self._lock:
+            self._remove()
+
+    def _held_bytes(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
+
+    def _remove(self) -> None:
+        try:
+            os.unlink(self._path)
+        except OSError:
+            pass
