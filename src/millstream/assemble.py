@@ -352,6 +352,7 @@ class ColdTier:
             self._objects.bytes_out,
             self.flusher.segments,
             self.checkpointer.count,
+            self.uploads.count,
             self.flusher.held_bytes,
             self.windows.loads,
             self._reader.cached_bytes,

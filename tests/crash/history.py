@@ -131,6 +131,7 @@ class History:
         self.violations: list[str] = []
         self.acknowledged = 0
         self.waits = 0  # answers that asked to come back later
+        self.is_faulty = False  # errors are injected into the server: it may leave anything open
 
     def tick(self) -> int:
         return next(self.ticks)

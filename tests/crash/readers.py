@@ -36,7 +36,7 @@ class Reader(threading.Thread):
                     return
                 self.ending.wait(0.02)
         except LOST as error:
-            if not self.ending.is_set():
+            if not self.ending.is_set() and not self.history.is_faulty:
                 self.history.complain(f"a living server dropped {self.name}: {error!r}")
         except Exception as error:
             self.history.complain(f"{self.name}: {type(error).__name__}: {error}")
@@ -113,5 +113,7 @@ class Reader(threading.Thread):
         # An offset of the incarnation before does not fit the next one.
         if self.begin == "settled":
             allowed.add(400)
+        if self.history.is_faulty:
+            allowed |= {500, 503}
         if status not in allowed and not self.ending.is_set():
             self.history.complain(f"{self.name} on {self.stream}: {status} {body[:200]!r}")

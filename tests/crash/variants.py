@@ -23,4 +23,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         *("--shards", "3", *_EVICTING),
     ),
 }
+# With injected faults: everything happens all the time, so that everything is hit.
+TROUBLED: tuple[str, ...] = (
+    *("--flush-bytes", "2KiB", "--checkpoint-wal-bytes", "16KiB", "--shards", "2"),
+    *("--wal-segment-bytes", "16KiB", "--catalog-upload-interval", "0.05", *_EVICTING),
+)
 COLD = tuple(name for name in VARIANTS if name != "as planned")

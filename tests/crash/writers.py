@@ -36,6 +36,11 @@ def asks_to_wait(reply: Reply) -> bool:
     return True
 
 
+def leaves_open(reply: Reply) -> bool:
+    """The server failed, and the outcome is as unknown as after a kill."""
+    return reply.status == 500 or (reply.status == 503 and not asks_to_wait(reply))
+
+
 def send_request(client: Client, history: History, request: Request) -> Reply:
     """Sends and records; raises ServerGone with the request's fate left unknown."""
     body = encode_body(request.payload) if len(request.payload) else None
@@ -50,6 +55,8 @@ def send_request(client: Client, history: History, request: Request) -> Reply:
     except LOST as error:
         client.close()
         raise ServerGone(f"{request}: {error!r}") from error
+    if history.is_faulty and leaves_open(reply):
+        raise ServerGone(f"{request}: {reply.status} {reply.body[:200]!r}")
     request.answered = history.tick()
     request.status = reply.status
     if reply.status == 503:
@@ -147,7 +154,7 @@ class Writer(threading.Thread):
                     return
                 self.actions[operation.intent](operation)
         except ServerGone as error:
-            if not self.ending.is_set():
+            if not self.ending.is_set() and not self.history.is_faulty:
                 self.history.complain(f"a living server dropped a connection: {error}")
         except Exception as error:
             self.history.complain(f"{self.name}: {type(error).__name__}: {error}")

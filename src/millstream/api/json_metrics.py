@@ -24,6 +24,7 @@ class ColdNumbers(NamedTuple):
     bytes_written: int
     segments: int
     checkpoints: int
+    uploads: int
     held_bytes: int
     windows: int
     cache_bytes: int

@@ -175,6 +175,11 @@ class Metrics:
             "millstream_wal_bytes", "Size of the log on disk", self._engine.journal.log_bytes
         )
         yield GaugeMetricFamily(
+            "millstream_disk_full",
+            "1 while only what makes room is taken, else 0",
+            int(self._engine.journal.is_full),
+        )
+        yield GaugeMetricFamily(
             "millstream_journal_depth",
             "Commands taken and not committed",
             self._engine.journal.depth,
@@ -213,6 +218,9 @@ def _collect_cold(cold: ColdNumbers) -> Iterable[Metric]:
         "millstream_flushes", "Segments written to the object store", cold.segments
     )
     yield CounterMetricFamily("millstream_checkpoints", "Checkpoints stored", cold.checkpoints)
+    yield CounterMetricFamily(
+        "millstream_catalog_uploads", "Copies of the catalog in the object store", cold.uploads
+    )
     yield CounterMetricFamily(
         "millstream_windows", "Reads that needed the object store", cold.windows
     )

@@ -51,7 +51,8 @@ class Lifetimes:
         self._upkeep = Upkeep(
             engine.faults, "lifetimes", seconds_min=RETRY_SECONDS, seconds_max=RETRY_SECONDS_MAX
         )
-        self._failed: set[int] = set()  # streams that are looked at again after an error
+        # Streams that met an error and have not been got over since: is another look set?
+        self._failed: dict[int, bool] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | None = None) -> None:
         self._loop = loop
@@ -116,32 +117,33 @@ class Lifetimes:
 
     def _try_end_at_rest(self, stream_id: int, now_ms: int) -> bool:
         """One that makes trouble must not keep those behind it alive."""
-        if stream_id in self._failed:
-            return False
         try:
-            return self._end_at_rest(stream_id, now_ms)
+            is_ended = self._end_at_rest(stream_id, now_ms)
         except Exception as error:
             self._look_again(stream_id, error)
             return False
+        self._failed.pop(stream_id, None)
+        return is_ended
 
     def _look_again(self, stream_id: int, error: Exception) -> None:
-        self._failed.add(stream_id)
         delay = self._upkeep.failed(error, COMPLAINT)
-        self._loop.call_later(delay, self._follow_again, stream_id)
+        if not self._failed.get(stream_id):
+            self._failed[stream_id] = True
+            self._loop.call_later(delay, self._follow_again, stream_id)
 
     def _follow_again(self, stream_id: int) -> None:
         """In memory by now or not: one of the two ways finds it."""
-        self._failed.discard(stream_id)
-        stream = self._engine.machine.by_id.get(stream_id)
-        if stream is None:
-            self.sweep()
-            return
+        self._failed[stream_id] = False
         try:
-            self.follow(stream)
+            stream = self._engine.machine.by_id.get(stream_id)
+            if stream is not None:
+                self.follow(stream)
         except Exception as error:
             self._look_again(stream_id, error)
-        else:
-            self._note_worked()
+            return
+        if stream_id not in self._followed and not self._failed[stream_id]:
+            del self._failed[stream_id]  # it rests, or is gone
+            self.sweep()
 
     def _note_worked(self) -> None:
         if not self._failed:
@@ -205,6 +207,8 @@ class Lifetimes:
                 self._expire(stream_id, now_ms)
             except Exception as error:
                 self._look_again(stream_id, error)
+            else:
+                self._failed.pop(stream_id, None)
         self._note_worked()
         if self._due and self._timer is None:
             self._set_timer()

@@ -1,0 +1,200 @@
+"""`millstream serve` in which anything may raise at any moment: for the hunt with injected faults.
+
+Run as `python -m tests.crash.faulty_server serve …`. The file that CRASH_FAULTS names says how:
+a seed and how often a step fails, in percent; 0 or no file: nothing fails. It may change at any
+time, and what recovery does is left alone. Every error says "injected", so that others stand out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib
+import os
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from millstream.api.jobs import JobRoutes
+from millstream.cli.main import main
+from millstream.engine.compaction import Policy
+from millstream.engine.engine import Engine
+from millstream.http.message import Request
+from millstream.journal.contract import Entry
+from millstream.journal.wal import WalJournal
+from millstream.limits import KIB
+from tests.cold.impatient import make_impatient
+
+MODULE = "tests.crash.faulty_server"
+PLAN_FILE = "CRASH_FAULTS"  # a variable of the environment
+APPLY_SHARE = 0.002  # of the plan's rate: each one ends the process
+REPLY_SHARE = 0.01  # each one ends a writer's work for this life of the server
+
+# Module, what in it, and whether it may also fail when its work is done.
+STEPS = [
+    ("engine.flusher", "plan_flushes", False),
+    ("engine.flusher", "_content", False),
+    ("engine.flusher", "encode_segment", False),
+    ("engine.flusher", "Flusher._uploaded", False),
+    ("engine.flusher", "Flusher._published", False),
+    ("engine.checkpointer", "take_records", False),
+    ("engine.checkpointer", "encode_checkpoint", False),
+    ("engine.checkpointer", "store_checkpoint", True),
+    ("engine.checkpointer", "Checkpointer._settle", False),
+    ("state.changes", "OpenChanges.begin_capture", False),
+    ("state.changes", "Capture.take_some", True),
+    ("state.changes", "Capture.encode", False),
+    ("state.changes", "OpenChanges.settle", True),
+    ("tier.catalog", "Catalog.merge", True),
+    ("tier.catalog", "Catalog.back_up", True),
+    ("tier.catalog", "Catalog.segments", True),
+    ("tier.catalog", "Catalog.garbage", True),
+    ("tier.catalog", "Catalog.forget_garbage", True),
+    ("engine.catalog_uploads", "store_file", True),
+    ("engine.catalog_uploads", "store_manifest", True),
+    ("engine.catalog_uploads", "delete_unused", True),
+    ("tier.objects", "ObjectStore.put", True),
+    ("tier.objects", "ObjectStore.delete", True),
+    ("engine.segment_swaps", "SegmentSwaps.swap", False),
+    ("engine.segment_swaps", "ReplaceSegments", False),
+    ("engine.webhooks", "Couriers._post", True),
+    ("engine.wakes", "Wakes._act", False),
+    ("engine.wakes", "Wakes._delivery", False),
+    ("engine.wakes", "issue_token", False),
+    ("engine.residency", "Residency.check", False),
+]
+
+
+class Faults:
+    """How often what fails, as the file says at this moment."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self.is_armed = False  # once the server serves
+        self._dice = random.Random()
+        self._lock = threading.Lock()
+        self._plan = b""
+
+    def follow(self, path: Path) -> None:
+        while True:
+            try:
+                plan = path.read_bytes()
+            except OSError:
+                plan = b""
+            if plan != self._plan:
+                self._plan = plan
+                seed, _, percent = plan.decode().partition(" ")
+                self._dice = random.Random(seed)
+                self.rate = float(percent or 0) / 100
+            time.sleep(0.005)
+
+    def maybe(self, where: str, share: float = 1.0) -> None:
+        if not self.is_armed or not self.rate:
+            return
+        with self._lock:
+            if self._dice.random() >= self.rate * share:
+                return
+            kind = self._dice.choice([RuntimeError, KeyError, MemoryError, OSError])
+        text = f"injected into {where}"
+        raise OSError(errno.EIO, text) if kind is OSError else kind(text)
+
+
+faults = Faults()
+
+
+def make_faulty(module: str, name: str, *, also_after: bool) -> None:
+    owner: Any = importlib.import_module(f"millstream.{module}")
+    *path, attribute = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    original = getattr(owner, attribute)
+
+    def faulty(*args: Any, **fields: Any) -> Any:
+        faults.maybe(name)
+        result = original(*args, **fields)
+        if also_after:
+            faults.maybe(f"{name}, after it")
+        return result
+
+    setattr(owner, attribute, faulty)
+
+
+def make_apply_faulty() -> None:
+    """Only while a server runs: what recovery meets is damage, not a fault of this kind."""
+    start = Engine.start
+
+    def started(self: Engine, loop: asyncio.AbstractEventLoop, at_rest: Any = None) -> None:
+        for name in ("apply", "apply_append"):
+            setattr(self.machine, name, _faulty_apply(getattr(self.machine, name), name))
+        start(self, loop, at_rest)
+        faults.is_armed = True
+
+    Engine.start = started  # type: ignore[method-assign]
+
+
+def _faulty_apply(original: Any, name: str) -> Any:
+    def faulty(command: Any) -> Any:
+        faults.maybe(name, APPLY_SHARE)
+        outcome = original(command)
+        faults.maybe(f"{name}, after it", APPLY_SHARE)
+        return outcome
+
+    return faulty
+
+
+def make_replies_faulty() -> None:
+    """Those to requests: a service's own reply is its own guard."""
+    submit = WalJournal.submit
+
+    def submitted(self: WalJournal, entry: Entry) -> None:
+        command, reply, context = entry
+        parts = context if isinstance(context, tuple) else (context,)
+        if not any(isinstance(part, Request) for part in parts):
+            submit(self, entry)
+            return
+
+        def faulty(context: Any, outcome: Any) -> None:
+            faults.maybe("a reply", REPLY_SHARE)
+            reply(context, outcome)
+            faults.maybe("a reply, after it", REPLY_SHARE)
+
+        submit(self, (command, faulty, context))
+
+    WalJournal.submit = submitted  # type: ignore[method-assign]
+
+
+def make_hasty() -> None:
+    """Back-offs that a test can wait for, and compactions of next to nothing."""
+    for name in ("flusher", "checkpointer", "catalog_uploads", "garbage", "retention", "wakes"):
+        module = importlib.import_module(f"millstream.engine.{name}")
+        for constant, value in (("RETRY_SECONDS_MIN", 0.02), ("RETRY_SECONDS_MAX", 0.2)):
+            if hasattr(module, constant):
+                setattr(module, constant, value)
+    init = JobRoutes.__init__
+    policy = Policy(target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, depth_min=3)
+
+    def begun(self: JobRoutes, *args: Any, **fields: Any) -> None:
+        fields.setdefault("policy", policy)
+        init(self, *args, **fields)
+
+    JobRoutes.__init__ = begun  # type: ignore[method-assign]
+
+
+def arm() -> None:
+    make_impatient()
+    make_hasty()
+    for module, name, also_after in STEPS:
+        make_faulty(module, name, also_after=also_after)
+    make_apply_faulty()
+    make_replies_faulty()
+    plan = os.environ.get(PLAN_FILE)
+    if plan:
+        threading.Thread(target=faults.follow, args=(Path(plan),), daemon=True).start()
+
+
+if __name__ == "__main__":
+    arm()
+    sys.exit(main())
