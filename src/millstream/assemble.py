@@ -411,6 +411,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         is_snapshot_url,
     )
     engine.abandon = server.abandon
+    server.faults = faults
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = PipelineProcess(config, cold.jobs, faults)

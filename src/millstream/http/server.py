@@ -6,17 +6,15 @@ import asyncio
 import contextlib
 import json
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 
-import structlog
-
+from millstream.faults import Faults
 from millstream.http.connection import Connection
 from millstream.http.known_heads import KnownHeads
 from millstream.http.message import STATUS_LINES, Request
-
-log = structlog.get_logger("millstream.http")
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class Server:
         self.is_large = is_large
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
+        self.faults = Faults()  # hears of handlers that fail
         self.counts: dict[str, dict[int, int]] = {}  # route -> status -> requests
         self.refusal_headers = {503: b"retry-after: 1\r\n"}
         self.known_heads = KnownHeads()
@@ -97,11 +96,11 @@ class Server:
         return json.dumps({"error": {"code": code, "message": message}}).encode() + b"\n"
 
     def report_crash(self, request: Request) -> None:
-        log.exception(
-            "handler failed",
-            method=request.method.decode("latin-1"),
-            path=request.path.decode("latin-1"),
-        )
+        error = sys.exc_info()[1]
+        assert error is not None
+        what = b"%s %s" % (request.method, request.path)
+        error.add_note(f"while {what.decode('latin-1')!r} was answered")
+        self.faults.report("request", error)
 
     def respond_crash(self, request: Request) -> None:
         body = self.error_body("internal_error", "the server failed on this request; see its log")

@@ -16,7 +16,13 @@ from time import perf_counter
 
 import structlog
 
-from millstream.errors import AppendOutcomeUnknown, InvalidRequest, StorageFull, StreamError
+from millstream.errors import (
+    AppendOutcomeUnknown,
+    InvalidRequest,
+    Overloaded,
+    StorageFull,
+    StreamError,
+)
 from millstream.faults import Faults
 from millstream.formats.wal import encode_batch
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats
@@ -108,8 +114,19 @@ class WalJournal:
         if not payloads:
             self._batch_back_empty()
             return
-        encoded = encode_batch(payloads, self._writer.next_lsn, self._writer.salt)
+        try:
+            encoded = encode_batch(payloads, self._writer.next_lsn, self._writer.salt)
+        except Exception as error:
+            self._give_back(error)
+            return
         self._batches.put((encoded, len(payloads)))
+
+    def _give_back(self, error: Exception) -> None:
+        """Nothing of the batch was written; the next one must not wait for it for ever."""
+        self._faults.report("journal", error)
+        batch, self._in_flight = self._in_flight, []
+        self._refused(batch, Overloaded("the log could not take this now; try again"))
+        self._batch_back_empty()
 
     def _encode_one_by_one(self) -> list[bytes]:
         """Who cannot be written down is refused; the others must not wait for it for ever."""
@@ -223,6 +240,11 @@ class WalJournal:
                 continue
             except OSError as error:
                 self._loop.call_soon_threadsafe(self._break, error)
+                return
+            except BaseException as error:  # as bad, and nobody else would hear of it
+                self._faults.report("journal", error)
+                told = OSError(f"an unexpected {type(error).__name__}: {error}")
+                self._loop.call_soon_threadsafe(self._break, told)
                 return
             self._measure(records, len(encoded), perf_counter() - began)
             self._loop.call_soon_threadsafe(self._batch_back, None)

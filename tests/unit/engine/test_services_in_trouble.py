@@ -18,7 +18,9 @@ import structlog
 import structlog.testing
 
 from millstream.api.operations import Readiness
+from millstream.config import Config
 from millstream.engine.memory_keeper import MemoryKeeper
+from millstream.engine.pipeline_process import PipelineProcess
 from millstream.engine.residency import Residency
 from millstream.engine.retention import RetentionSweeps
 from millstream.engine.wakes import Wakes
@@ -478,5 +480,50 @@ def test_a_stop_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
         async with asyncio.timeout(20):
             await world.close()
         sabotage.end()
+
+    asyncio.run(story())
+
+
+def test_a_webhook_that_fails_unexpectedly_is_answered_and_the_next_one_goes() -> None:
+    faults, answers, errors = Faults(), list[Answer](), [KeyError("injected"), SystemExit(1)]
+
+    def resolve(target: object) -> list[str]:
+        if errors:
+            raise errors.pop()
+        raise OSError("no such host")
+
+    async def story() -> None:
+        couriers = Couriers(asyncio.get_running_loop(), resolve, faults=faults)
+        for number in (1, 2):
+            couriers.send(webhook, answers.append)
+            await until(lambda number=number: len(answers) == number)  # type: ignore[misc]
+            assert "webhooks" in faults.failing()
+        couriers.send(webhook, answers.append)
+        await until(lambda: len(answers) == 3)
+        couriers.close()
+
+    webhook = Webhook("http://localhost:1/", b"{}", lambda body: "signed", 5.0)
+    asyncio.run(story())
+    assert all(answer.problem for answer in answers)
+    assert (faults.counts["webhooks"], faults.failing()) == (2, {})
+
+
+def test_the_keeper_of_the_pipeline_gets_over_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.engine.pipeline_process.RETRY_SECONDS_MIN", BRIEF)
+    faults, asked = Faults(), list[bool]()
+
+    class Finder:
+        def has_work(self, done: Callable[[bool], None]) -> None:
+            asked.append(True)
+            if len(asked) == 1:
+                raise RuntimeError("injected")
+            done(False)
+
+    async def story() -> None:
+        keeper = PipelineProcess(Config(), Finder(), faults, look_seconds=BRIEF)
+        keeper.start(asyncio.get_running_loop(), "http://127.0.0.1:1")
+        await until(lambda: faults.counts["pipeline"])
+        await until(lambda: len(asked) > 1 and not faults.failing())
+        await keeper.close()
 
     asyncio.run(story())

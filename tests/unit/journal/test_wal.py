@@ -9,7 +9,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from millstream.errors import AppendOutcomeUnknown, InvalidRequest, ShuttingDown, StorageFull
+from millstream.errors import (
+    AppendOutcomeUnknown,
+    InvalidRequest,
+    Overloaded,
+    ShuttingDown,
+    StorageFull,
+    StreamError,
+)
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry
 from millstream.journal.wal import WalJournal
 from millstream.state.commands import decode_command
@@ -317,3 +324,58 @@ def test_a_journal_that_shall_take_nothing_more_still_tells_of_what_is_being_wri
         assert [numbers for numbers, _ in desk.listener.refusals] == [[1]]
 
     assert tell(story).durable() == [0]
+
+
+def refusals(desk: Desk) -> dict[int, StreamError]:
+    return {number: error for numbers, error in desk.listener.refusals for number in numbers}
+
+
+def test_an_error_that_nobody_expected_stops_the_log_and_everybody_is_told() -> None:
+    async def story(desk: Desk) -> None:
+        await desk.committed(1)
+
+        def fail(batch: bytes, records: int) -> None:
+            raise MemoryError("while writing")
+
+        desk.journal._writer.write_encoded = fail  # type: ignore[method-assign]
+        desk.submit(2, 3)
+        await desk.listener.wait_until(lambda: 3 in refusals(desk))
+        desk.submit(4)
+        await desk.listener.wait_until(lambda: 4 in refusals(desk))
+
+    desk = tell(story)
+    told = [type(refusals(desk)[number]) for number in (2, 3, 4)]
+    assert told == [AppendOutcomeUnknown] * 3
+    assert [str(failure) for failure in desk.failures] == [
+        "an unexpected MemoryError: while writing"
+    ]
+    assert desk.journal._faults.counts["journal"] == 1
+
+
+def test_a_batch_that_cannot_be_encoded_is_given_back_and_the_next_one_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise MemoryError("while encoding")
+
+    async def story(desk: Desk) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr("millstream.journal.wal.encode_batch", fail)
+            desk.submit(1)
+            await desk.listener.wait_until(lambda: 1 in refusals(desk))
+        await desk.committed(2)
+
+    desk = tell(story)
+    assert isinstance(refusals(desk)[1], Overloaded)
+    assert desk.durable() == [2]
+
+
+def test_a_chore_that_fails_does_not_end_the_chores() -> None:
+    async def story(desk: Desk) -> None:
+        await desk.committed(1)
+        desk.journal._chores.put(lambda: [].pop())
+        done = threading.Event()
+        desk.journal._chores.put(done.set)
+        assert await asyncio.to_thread(done.wait, PATIENCE_SECONDS)
+
+    assert tell(story).journal._faults.counts["journal"] == 1
