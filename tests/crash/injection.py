@@ -139,7 +139,14 @@ class Injection:
             return
         self.progress_checks += 1
         with contextlib.closing(server.client()) as client:
-            wait_for("/readyz", server, lambda: client.get("/readyz").status == 200)
+
+            def is_ready() -> bool:
+                return client.get("/readyz").status == 200
+
+            def why() -> str:
+                return client.get("/readyz").body.decode()
+
+            wait_for("/readyz", server, is_ready, why)
             before, wakes = self._counts(client), len(self._receiver.received)
             path = "/v1/stream/progress"
             assert client.put(path, content_type="text/plain").status in (200, 201)
@@ -157,7 +164,7 @@ class Injection:
 
             wait_for("progress", server, all_moved, describe)
             wait_for("compaction", server, lambda: self._can_compact(server))
-            wait_for("/readyz", server, lambda: client.get("/readyz").status == 200)
+            wait_for("/readyz", server, is_ready, why)
 
     def _can_compact(self, server: ServerProcess) -> bool:
         """There is a job and it gets done, or there is none to do (the hunt's own may have it)."""

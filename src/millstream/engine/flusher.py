@@ -88,6 +88,7 @@ class Flusher:
         self._check = self._upkeep.guarded(self.check, "cannot see what to flush")
         self._paused_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self.segments = 0  # uploaded since the start
         self.bytes_uploaded = 0
@@ -141,6 +142,8 @@ class Flusher:
         self._check()
         try:
             self._plan_by_age()
+            if self._again:
+                self._retry()  # those for which there was no thread when their time came
         except Exception as error:
             self._upkeep.failed(error, "cannot see what to flush")
         is_quiet = not self._again and not self._flushing
@@ -172,10 +175,20 @@ class Flusher:
                 return
             self._flush_shard(shard)
 
+    def _retry_in(self, seconds: float) -> None:
+        """One timer for all: the latest wins, and whoever comes early sets another."""
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._retry_timer = self._loop.call_later(seconds, self._retry)
+
     def _retry(self) -> None:
         """What failed is due, however little it is."""
-        if self._is_closing or self._loop.time() < self._paused_until:
-            return  # another failure has set a later time
+        if self._is_closing:
+            return
+        wait = self._paused_until - self._loop.time()
+        if wait > 0:  # another failure has set a later time, or the timer rang a moment early
+            self._retry_in(wait)
+            return
         for shard in list(self._again):
             if len(self._flushing) < FLUSH_THREADS and shard not in self._flushing:
                 self._again.discard(shard)
@@ -308,7 +321,7 @@ class Flusher:
         if flush.is_whole:
             self._again.add(flush.shard)
         self._paused_until = self._loop.time() + delay
-        self._loop.call_later(delay, self._retry)
+        self._retry_in(delay)
         self._finished(flush, error)
         if self._engine.hot_budget.full_shards:
             self._upkeep.tell(self._mark_full, sum(self._changes.hot_bytes))
@@ -332,8 +345,9 @@ class Flusher:
     async def close(self) -> None:
         """Nothing is begun any more; what was begun is published or given up."""
         self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._retry_timer):
+            if timer is not None:
+                timer.cancel()
         if self._check in self._engine.after_batch:
             self._engine.after_batch.remove(self._check)
         await self._threads.wait_idle()

@@ -285,3 +285,21 @@ def test_a_vanished_store_costs_nothing_but_time(tmp_path: Path) -> None:
         assert b"".join(stream.log.slices(0, 2)) == b"xy"
 
     run(tmp_path, story)
+
+
+def test_a_retry_that_comes_too_early_or_finds_no_thread_is_not_the_last(tmp_path: Path) -> None:
+    """Timers of the loop may ring a moment early; then nobody else would have tried again."""
+
+    async def story(office: ColdOffice) -> None:
+        flusher = office.flusher
+        flusher.start(asyncio.get_running_loop())
+        stream = await office.create(b"a", data=b"x", count=1)
+        office.journal.is_full = True
+        await office.flush()
+        office.journal.is_full = False
+        assert flusher._retry_timer is not None
+        flusher._retry_timer.cancel()
+        flusher._retry()  # early
+        await until(lambda: stream.log.cold_byte == 1)
+
+    run(tmp_path, story)
