@@ -513,11 +513,16 @@ def test_the_keeper_of_the_pipeline_gets_over_an_error(monkeypatch: pytest.Monke
     faults, asked = Faults(), list[bool]()
 
     class Finder:
-        def has_work(self, done: Callable[[bool], None]) -> None:
+        async def has_work(self) -> bool:
             asked.append(True)
             if len(asked) == 1:
                 raise RuntimeError("injected")
-            done(False)
+            return False
+
+    async def can_run(self: PipelineProcess) -> bool:
+        return True
+
+    monkeypatch.setattr(PipelineProcess, "_can_run", can_run)
 
     async def story() -> None:
         keeper = PipelineProcess(Config(), Finder(), faults, look_seconds=BRIEF)
