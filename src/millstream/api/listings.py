@@ -36,7 +36,7 @@ LIST_ALL_DEFAULT = 100
 KEYS_AT_ONCE = 1000  # names looked at before others get the loop: a few milliseconds
 STREAMS_AT_ONCE = 50  # streams looked up before that: one at rest is read from the catalog
 
-Steps = Generator[None]  # each step is short; `_take_steps` takes them one by one
+Steps = Generator[None]  # each step is short; `Listings._take_steps` takes them one by one
 
 
 class Listings:
@@ -69,7 +69,7 @@ class Listings:
             }
             self._respond(request, body)
 
-        _take_steps(request, self._collect([keys], 0, limit + 1, respond))
+        self._take_steps(request, self._collect([keys], 0, limit + 1, respond))
 
     def list_all(self, request: Request, query: Query) -> None:
         """Every stream of the server as descriptors; by place (`offset`) or behind a name."""
@@ -80,7 +80,7 @@ class Listings:
             body = [_descriptor(stream) for stream in streams]
             self._respond(request, body)
 
-        _take_steps(request, self._collect(self._all_keys(after), skipped, limit, respond))
+        self._take_steps(request, self._collect(self._all_keys(after), skipped, limit, respond))
 
     def _all_keys(self, after: bytes) -> list[_Range]:
         """Names in the default bucket are shown without it, but for those that would then seem to
@@ -129,6 +129,19 @@ class Listings:
             if looked_up % STREAMS_AT_ONCE == 0:
                 yield
         respond(found)
+
+    def _take_steps(self, request: Request, steps: Steps) -> None:
+        try:
+            next(steps)
+        except StopIteration:
+            return
+        except StreamError as error:
+            respond_error(request, error)
+            return
+        except Exception:
+            self._engine.abandon(request)  # nobody waits for ever; the loop hears the error
+            raise
+        asyncio.get_running_loop().call_soon(self._take_steps, request, steps)
 
     def list_buckets(self, request: Request, query: Query) -> None:
         limit = _limit(query, LIST_LIMIT_MAX)
@@ -196,17 +209,6 @@ class _Range:
 
     def shown_next(self) -> bytes:
         return path_of(self.ahead[0])
-
-
-def _take_steps(request: Request, steps: Steps) -> None:
-    try:
-        next(steps)
-    except StopIteration:
-        return
-    except StreamError as error:
-        respond_error(request, error)
-        return
-    asyncio.get_running_loop().call_soon(_take_steps, request, steps)
 
 
 def _limit(query: Query, maximum: int, default: int | None = None) -> int:
