@@ -34,6 +34,7 @@ ANSWER_PIECE_BYTES_MIN = 64 * KIB  # of a long answer; what a slow reader costs,
 ANSWER_PIECE_BYTES_MAX = 4 * MIB  # while few do not read: large writes cost half of small ones
 ANSWER_UNSENT_BYTES = 64 * MIB  # of pieces that wait for their readers; then pieces are smallest
 ANSWER_TURN_BYTES = 4 * MIB  # written by all long answers before the loop serves others: 1-2 ms
+ANSWER_FIRST_BYTES = 512 * KIB  # of a window before its head is sent, or made on the loop
 ANSWER_WINDOW_BYTES = 2 * MIB  # loaded at a time of what is cold; one more is loaded ahead
 ANSWER_WINDOWS_BYTES = 64 * MIB  # held by all long answers; who is slow loads its window anew
 ANSWER_MESSAGE_OVERHEAD = 12  # bytes that a message costs in a window beside itself

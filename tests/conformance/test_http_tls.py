@@ -81,6 +81,25 @@ def test_the_protocol_works_over_tls(secure: RawConnection) -> None:
     assert secure.answer().body == b"one" + b"x" * 500_000
 
 
+def test_a_long_answer_arrives_over_tls(
+    secure: RawConnection, tls_port: int, trusting: ssl.SSLContext
+) -> None:
+    path, expected = fresh_path(), b""
+    send(secure, "PUT", path)
+    secure.answer()
+    for number in range(100):
+        message = (b"%06d," % number) * 10_000
+        send(secure, "POST", path, message)
+        assert secure.answer().status == 204
+        expected += message
+    slow = RawConnection(tls_port, tls=trusting)
+    send(slow, "GET", path)
+    send(secure, "GET", path)
+    assert secure.answer().body == expected
+    assert slow.answer().body == expected
+    slow.close()
+
+
 def test_events_flow_over_tls(
     secure: RawConnection, tls_port: int, trusting: ssl.SSLContext
 ) -> None:

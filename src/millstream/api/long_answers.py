@@ -22,6 +22,7 @@ from millstream.errors import ColdUnavailable, OffsetGone, Overloaded, StreamErr
 from millstream.faults import Faults
 from millstream.http.streaming import Sink
 from millstream.limits import (
+    ANSWER_FIRST_BYTES,
     ANSWER_LOADS_MAX,
     ANSWER_MESSAGE_OVERHEAD,
     ANSWER_PIECE_BYTES_MAX,
@@ -44,10 +45,18 @@ _RETRY_SECONDS = 0.1  # until an answer asks again when too many others read old
 class LongAnswers:
     """All long answers under way: their turns on the loop, and what they may hold together."""
 
-    def __init__(self, streams: Streams, windows: Windows, faults: Faults) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        windows: Windows,
+        faults: Faults,
+        renew: Callable[[Stream], None],
+    ) -> None:
+        """`renew` is told that a stream is being read: it lives as long as somebody does."""
         self.streams = streams
         self.windows = windows
         self.faults = faults
+        self.renew = renew
         self.held_bytes = 0  # of windows, by all answers
         self.unsent_bytes = 0  # of pieces that their clients have not taken yet
         self._holders: OrderedDict[LongAnswer, int] = OrderedDict()  # who moved last comes last
@@ -220,6 +229,8 @@ class LongAnswer:
             raise StreamNotFound("stream does not exist any more")
         if self._byte < stream.log.first_byte:
             raise OffsetGone(stream.earliest)
+        if stream.ttl_ms is not None:
+            self._answers.renew(stream)
         if self._byte >= stream.log.held_byte:
             if self._windows:
                 self.drop_windows()
@@ -227,7 +238,7 @@ class LongAnswer:
         window = self._held_window()
         if window is None:
             place = Offset(None, self._byte)
-            window = self._answers.windows.in_memory(stream, place, ANSWER_WINDOW_BYTES)
+            window = self._answers.windows.in_memory(stream, place, ANSWER_FIRST_BYTES)
             if window is None:
                 self._ask(self._byte)
                 return None

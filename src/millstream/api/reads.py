@@ -17,7 +17,7 @@ from millstream.errors import InvalidOffset, OffsetGone, StreamError
 from millstream.http.encodings import Encoding
 from millstream.http.message import Request
 from millstream.http.streaming import Sink
-from millstream.limits import ANSWER_WINDOW_BYTES, PAGE_BYTES, SINGLE_ANSWER_BYTES
+from millstream.limits import ANSWER_FIRST_BYTES, PAGE_BYTES, SINGLE_ANSWER_BYTES
 from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.offsets import (
     BEGINNING_TOKEN,
@@ -160,7 +160,7 @@ class Reads:
         self._tag_prefix = store_id[:8].encode()
         self.page_bytes = page_bytes or PAGE_BYTES
         self._goes_to_tail = not page_bytes
-        self._long_answers = LongAnswers(engine.machine, windows, engine.faults)
+        self._long_answers = LongAnswers(engine.machine, windows, engine.faults, self._renew)
 
     def find(self, key: bytes) -> Stream:
         """The stream, its sliding lifetime renewed."""
@@ -169,6 +169,9 @@ class Reads:
         if stream.ttl_ms is not None:
             self._engine.lifetimes.renew(stream, now_ms)
         return stream
+
+    def _renew(self, stream: Stream) -> None:
+        self._engine.lifetimes.renew(stream, self._clock.now_ms())
 
     def with_log(
         self,
@@ -234,7 +237,7 @@ class Reads:
         def respond(log: Log) -> None:
             self._respond_page(request, stream, log, wish)
 
-        window_bytes = ANSWER_WINDOW_BYTES if bytes_max is None else bytes_max
+        window_bytes = ANSWER_FIRST_BYTES if bytes_max is None else bytes_max
         self.with_log(request, stream, offset, window_bytes, respond)
 
     def _respond_page(self, request: Request, stream: Stream, log: Log, wish: Wish) -> None:

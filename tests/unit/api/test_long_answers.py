@@ -35,6 +35,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_answers, "ANSWER_PIECE_BYTES_MIN", 16)
     monkeypatch.setattr(long_answers, "ANSWER_PIECE_BYTES_MAX", 64)
     monkeypatch.setattr(long_answers, "ANSWER_UNSENT_BYTES", 1024)
+    monkeypatch.setattr(long_answers, "ANSWER_FIRST_BYTES", 50)
     monkeypatch.setattr(long_answers, "ANSWER_WINDOW_BYTES", 100)
     monkeypatch.setattr(long_answers, "ANSWER_WINDOWS_BYTES", 2000)
 
@@ -46,7 +47,8 @@ class Reading:
         self.world = world
         world.windows.start(asyncio.get_running_loop())
         self.faults = Faults()
-        self.answers = LongAnswers(world, world.windows, self.faults)
+        self.renewed: list[Stream] = []
+        self.answers = LongAnswers(world, world.windows, self.faults, self.renewed.append)
 
     async def begin(self, stream: Stream, byte: int = 0, *, is_slow: bool = True) -> FakeBody:
         """An answer from a byte to the tail as it is now."""
@@ -177,6 +179,18 @@ def test_a_stream_that_is_deleted_or_trimmed_ends_its_readers_visibly(
             await told.settle(body)
             assert body.was_aborted
             assert len(body.content) == before
+
+    reading(world, story)
+
+
+def test_a_stream_lives_as_long_as_somebody_reads_it(world: ColdWorld) -> None:
+    async def story(told: Reading) -> None:
+        lasting, mortal = filled(world), filled(world)
+        mortal.ttl_ms = 1000
+        for stream in (lasting, mortal):
+            await told.read_all(await told.begin(stream))
+        assert len(told.renewed) > 2
+        assert set(told.renewed) == {mortal}
 
     reading(world, story)
 
