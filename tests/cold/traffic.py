@@ -36,10 +36,20 @@ def path_in_shard(label: str, shard: int, shards: int) -> str:
 
 
 def read_all(client: Client, path: str, offset: str = "-1") -> bytes:
-    """Every page to the tail; raises Refused at the first that is not there."""
+    """Everything to the tail; raises Refused at the first page that is not there.
+
+    An answer that is cut short does not say why: then the same is asked for page by page.
+    """
     data = bytearray()
+    pages = ""
     while True:
-        reply = client.get(f"{path}?offset={offset}")
+        try:
+            reply = client.get(f"{path}?offset={offset}{pages}")
+        except http.client.IncompleteRead:
+            assert not pages, "a page comes whole or not at all"
+            client.close()
+            pages = "&max_bytes=1000000"
+            continue
         if reply.status != 200:
             raise Refused(reply)
         data += reply.body
