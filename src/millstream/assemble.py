@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import structlog
 
-from millstream.api.app import App, Handlers, fixed_headers
+from millstream.api.app import App, Handlers
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
 from millstream.api.compression import Compression
+from millstream.api.cors import fixed_headers
 from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
 from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
@@ -58,6 +59,7 @@ from millstream.engine.webhooks import Couriers
 from millstream.engine.windows import Windows
 from millstream.errors import StartupError
 from millstream.faults import Faults
+from millstream.http.access_log import Entry
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.journal.contract import Journal
@@ -70,6 +72,7 @@ from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
 from millstream.recover import RESTORED, recover
 from millstream.state.commands import Mark
 from millstream.state.machine import StateMachine
+from millstream.telemetry import ACCESS_EVENT
 from millstream.tier.blobs import BlobStore, MemoryBlobs, ObjectBlobs
 from millstream.tier.catalog import Catalog
 from millstream.tier.identity import claim_store
@@ -147,6 +150,8 @@ def _http_limits(config: Config) -> HttpLimits:
         connections=config.max_connections,
         idle_seconds=config.idle_timeout,
         request_seconds=config.request_timeout,
+        body_seconds=config.body_timeout,
+        body_rate_bytes=config.min_body_rate,
         stall_seconds=config.subscriber_stall_timeout,
         write_buffer_bytes=SSE_BUFFER_BYTES,
     )
@@ -164,13 +169,8 @@ def _tls_context(config: Config) -> ssl.SSLContext | None:
     return context
 
 
-def _log_request(request: Request, status: int) -> None:
-    log.info(
-        "request",
-        method=request.method.decode("latin-1"),
-        path=request.path.decode("latin-1"),
-        status=status,
-    )
+def _log_request(entry: Entry) -> None:
+    log.info(ACCESS_EVENT, **entry._asdict())
 
 
 async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) -> str:
@@ -409,6 +409,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         fixed_headers(config.cors_origin),
         _log_request if config.access_log else None,
         is_snapshot_url,
+        faults,
     )
     engine.abandon = server.abandon
     server.faults = faults

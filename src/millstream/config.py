@@ -171,7 +171,10 @@ class Config:
         32 * KIB, parse_size, "SIZE", "largest header block; larger ones get 431"
     )
     max_inflight_body_bytes: int = _setting(
-        512 * MIB, parse_size, "SIZE", "bytes of large bodies in memory at once; beyond it 503"
+        512 * MIB,
+        parse_size,
+        "SIZE",
+        "bytes of request bodies in memory at once; beyond it the slowest uploads get 503",
     )
     max_connections: int = _setting(
         20_000, parse_count, "N", "connections at once; further ones get 503"
@@ -186,7 +189,19 @@ class Config:
         75.0, parse_seconds, "TIME", "when a connection without a request is closed"
     )
     request_timeout: float = _setting(
-        30.0, parse_seconds, "TIME", "how long a request may take to arrive"
+        30.0,
+        parse_seconds,
+        "TIME",
+        "how long a request's head, or a small body, may take to arrive",
+    )
+    min_body_rate: int = _setting(
+        8 * KIB,
+        parse_size,
+        "SIZE",
+        "bytes a second that a body must bring, on average over --request-timeout; else 408",
+    )
+    body_timeout: float = _setting(
+        900.0, parse_seconds, "TIME", "how long a whole body may take to arrive; else 408"
     )
     subscriber_stall_timeout: float = _setting(
         30.0, parse_seconds, "TIME", "when a client that does not read its answer is disconnected"

@@ -23,6 +23,9 @@ LONG_POLL_SECONDS_MAX = 60.0  # a longer wait dies in proxies anyway
 PIPELINE_REQUESTS_MAX = (
     32  # requests of one connection parsed ahead of their turn; reading pauses beyond
 )
+ASKED_HEADERS_BYTES_MAX = 4 * KIB  # of header names that a preflight asks for and is told again
+PIPELINE_BYTES_MAX = 256 * KIB  # of their bodies; one read of a socket brings as much
+CHARGED_BODY_BYTES = 64 * KIB  # a body that comes in one piece and is no larger is not counted
 SSE_BUFFER_BYTES = (
     256 * KIB
 )  # unsent bytes after which a subscriber is fed from the log again, not from memory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,23 +12,6 @@ import pytest
 from tests.conformance.api import TEXT, fresh_path
 from tests.conformance.raw import RawConnection
 from tests.support.server import ServerProcess, free_port
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    command += ["-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True)
-    return cert, key
-
-
-@pytest.fixture(scope="module")
-def trusting(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(certificate[0]))
 
 
 @pytest.fixture(scope="module")

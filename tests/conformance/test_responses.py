@@ -155,6 +155,25 @@ def test_a_preflight_is_answered_for_every_path(memory_api: Api, path: str) -> N
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
+def allowed_headers(api: Api, asked: str) -> set[str]:
+    reply = api.call("OPTIONS", "/v1/stream/a", headers={"Access-Control-Request-Headers": asked})
+    assert reply.headers["vary"].lower() == "access-control-request-headers"
+    return {name.strip() for name in reply.headers["access-control-allow-headers"].split(",")}
+
+
+def test_a_preflight_allows_the_headers_that_a_page_brings_along(memory_api: Api) -> None:
+    ours = allowed_headers(memory_api, "")
+    asked = "traceparent,X-Tenant, content-type ,x-amz-date"
+    assert allowed_headers(memory_api, asked) == ours | {"traceparent", "x-tenant", "x-amz-date"}
+
+
+@pytest.mark.parametrize(
+    "asked", ["x-a x-b", "x-a,,x-b", "x-a: 1", "x-a;q=1", "\u00e9", '"x-a"', "x-a,", "x" * 5000]
+)
+def test_a_preflight_for_what_are_no_headers_allows_ours_alone(memory_api: Api, asked: str) -> None:
+    assert allowed_headers(memory_api, asked) == allowed_headers(memory_api, "")
+
+
 @pytest.mark.parametrize("method", ["PATCH", "TRACE", "PROPFIND", "LOCK"])
 def test_a_wrong_method_is_told_the_right_ones(memory_api: Api, method: str) -> None:
     for path in (memory_api.stream(), fresh_path()):

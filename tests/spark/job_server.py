@@ -41,7 +41,9 @@ from millstream.tier.objects import ColdSettings, ObjectStore
 from millstream.tier.segments import ColdBlock, SegmentReader
 
 STORE_ID = "spark-test"
-LIMITS = HttpLimits(32_768, 64 * MIB, 64 * MIB, 512 * MIB, 1000, 75.0, 30.0, 30.0, 256 * 1024)
+LIMITS = HttpLimits(
+    32_768, 64 * MIB, 64 * MIB, 512 * MIB, 1000, 75.0, 30.0, 900.0, 8192, 30.0, 256 * 1024
+)
 
 Message = tuple[bytes, int]  # wire bytes with their comma, time of the append
 

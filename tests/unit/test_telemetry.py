@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
 
-from millstream.telemetry import configure_logs
+from millstream.telemetry import KINDS_MAX, Sparing, configure_logs
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +57,50 @@ def test_a_failure_is_logged_with_its_traceback(capsys: pytest.CaptureFixture[st
     except ValueError:
         structlog.get_logger("millstream").exception("failed")
     assert "ValueError: broken" in json.loads(capsys.readouterr().err)["exception"]
+
+
+class Log:
+    """Lines that come through, at times of our own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lines = list[dict[str, Any]]()
+        self._sparing = Sparing(lambda: self.now)
+
+    def say(self, event: str, **fields: Any) -> None:
+        with contextlib.suppress(structlog.DropEvent):
+            self.lines.append(dict(self._sparing(None, "info", {"event": event, **fields})))
+
+
+def test_one_line_of_a_kind_in_a_second_and_the_next_counts_the_others() -> None:
+    log = Log()
+    for n in range(50):
+        log.say("broken", n=n)
+    log.say("other")
+    log.say("broken", where="there")
+    log.now = 1.0
+    log.say("broken", n=50)
+    log.now = 2.0
+    log.say("broken", n=51)
+    assert log.lines == [
+        {"event": "broken", "n": 0},
+        {"event": "other"},
+        {"event": "broken", "where": "there"},
+        {"event": "broken", "n": 50, "not_shown": 49},
+        {"event": "broken", "n": 51},
+    ]
+
+
+def test_the_access_log_is_never_spared() -> None:
+    log = Log()
+    for n in range(50):
+        log.say("request", path=str(n))
+    assert len(log.lines) == 50
+
+
+def test_kinds_are_not_remembered_without_end() -> None:
+    log = Log()
+    for n in range(3 * KINDS_MAX):
+        log.say(f"kind {n}")
+    assert len(log.lines) == 3 * KINDS_MAX
+    assert len(log._sparing._said_at) <= KINDS_MAX

@@ -1,4 +1,4 @@
-"""Routes, CORS, and what every answer carries."""
+"""Routes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from millstream.api.arguments import Query
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
+from millstream.api.cors import preflight_headers
 from millstream.api.errors import respond_error
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
@@ -29,41 +30,6 @@ from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.errors import MethodNotAllowed, RouteNotFound, StreamError
 from millstream.http.message import Request
-
-_EXPOSED = ", ".join(
-    (
-        "Stream-Next-Offset, Stream-End-Offset, Stream-Up-To-Date, Stream-Closed, Stream-Cursor",
-        "Stream-TTL, Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Earliest-Offset",
-        "Stream-Snapshot-Offset, Producer-Epoch, Producer-Seq, Producer-Expected-Seq",
-        "Producer-Received-Seq, ETag, Location, Retry-After",
-    )
-)
-_ALLOWED = ", ".join(
-    (
-        "Authorization, Content-Type, If-None-Match, Accept, Cache-Control, Last-Event-ID, Prefer",
-        "Stream-TTL, Stream-Expires-At, Stream-Seq, Stream-Closed, Stream-Forked-From",
-        "Stream-Fork-Offset, Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq",
-    )
-)
-_PREFLIGHT = (
-    "access-control-allow-methods: GET, HEAD, PUT, POST, DELETE, OPTIONS\r\n"
-    f"access-control-allow-headers: {_ALLOWED}\r\n"
-    "access-control-max-age: 86400\r\n"
-).encode()
-
-
-def fixed_headers(cors_origin: str) -> bytes:
-    """On every answer, errors and refusals included."""
-    lines = [
-        "x-content-type-options: nosniff",
-        "cross-origin-resource-policy: cross-origin",
-    ]
-    if cors_origin:
-        lines += [
-            f"access-control-allow-origin: {cors_origin}",
-            f"access-control-expose-headers: {_EXPOSED}",
-        ]
-    return "".join(line + "\r\n" for line in lines).encode()
 
 
 class Handlers(NamedTuple):
@@ -249,7 +215,7 @@ class App:
     @staticmethod
     def _preflight(request: Request) -> None:
         request.route = "preflight"
-        request.respond(204, _PREFLIGHT)
+        request.respond(204, preflight_headers(request.headers))
 
 
 def _not_allowed(methods: str) -> MethodNotAllowed:

@@ -120,7 +120,7 @@ class LongPoll:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._request.on_half_close = None
+            self._request.on_disconnect = self._request.on_half_close = None
             polls.waiting -= 1
             polls.engine.unwatch(self._stream, self)
 

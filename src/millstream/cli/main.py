@@ -61,7 +61,7 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def run_serve(arguments: argparse.Namespace) -> int:
     config = build_config(settings_given(arguments))
-    configure_logs(config.log_format, config.log_level)
+    configure_logs(config.log_format, config.log_level, sparing=True)
     # Requests make no cycles; a full collection over millions of messages would pause everybody.
     # Small ones often: each takes a few milliseconds at most, even while a checkpoint is taken.
     gc.set_threshold(10_000, 2, 100_000)

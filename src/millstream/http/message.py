@@ -33,6 +33,7 @@ class Request(msgspec.Struct, eq=False):
     keep_alive: bool = True
     chunked: bool = True  # the client understands a body of unknown length
     route: str = "other"  # the label this request is counted under
+    charged_bytes: int = 0  # of the body, in the server's budget until this is answered
     on_disconnect: Callable[[], None] | None = None  # the client left before the answer
     on_half_close: Callable[[], None] | None = None  # it may have left: answer now
 

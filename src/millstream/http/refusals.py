@@ -12,6 +12,11 @@ class Refusal(Exception):
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
 
+    def bare(self) -> Refusal:
+        """Without the frames it was raised through: they would hold the connection's buffers."""
+        self.__context__ = self.__traceback__ = None
+        return self
+
 
 def url_too_long() -> Refusal:
     return Refusal(414, "url_too_long", f"the URL exceeds {URL_BYTES_MAX} bytes")
@@ -23,3 +28,11 @@ def headers_too_large(limit: int) -> Refusal:
 
 def body_too_large(limit: int) -> Refusal:
     return Refusal(413, "body_too_large", f"the request's body exceeds {limit} bytes")
+
+
+def too_slow(wanted: str) -> Refusal:
+    return Refusal(408, "request_timeout", f"the request did not arrive in time: {wanted}")
+
+
+def gave_way() -> Refusal:
+    return Refusal(503, "overloaded", "too many large requests at once; try again later")

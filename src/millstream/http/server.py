@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from email.utils import formatdate
 
 from millstream.faults import Faults
+from millstream.http.access_log import AccessLog, LoggedConnection
+from millstream.http.body_budget import BodyBudget
 from millstream.http.connection import Connection
 from millstream.http.known_heads import KnownHeads
 from millstream.http.message import STATUS_LINES, Request
@@ -25,7 +27,9 @@ class HttpLimits:
     body_bytes_in_flight: int
     connections: int
     idle_seconds: float
-    request_seconds: float
+    request_seconds: float  # for a head; and for each part of a body, see body_rate_bytes
+    body_seconds: float  # for a whole body
+    body_rate_bytes: int  # a second, on average over request_seconds
     stall_seconds: float
     write_buffer_bytes: int
 
@@ -38,20 +42,21 @@ class Server:
         handler: Callable[[Request], None],
         limits: HttpLimits,
         fixed_headers: bytes,
-        access_log: Callable[[Request, int], None] | None = None,
+        access_log: AccessLog | None = None,
         is_large: Callable[[bytes], bool] = lambda url: False,
+        faults: Faults | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
         self.access_log = access_log
         self.is_large = is_large
+        self.faults = faults or Faults()  # hears of handlers that fail
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
-        self.faults = Faults()  # hears of handlers that fail
         self.counts: dict[str, dict[int, int]] = {}  # route -> status -> requests
         self.refusal_headers = {503: b"retry-after: 1\r\n"}
         self.known_heads = KnownHeads()
-        self.body_bytes_held = 0
+        self.body_budget = BodyBudget(limits.body_bytes_in_flight)
         self.is_closing = False
         self.tick = 1
         self._fixed_headers = fixed_headers
@@ -62,8 +67,9 @@ class Server:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
         """The address really bound. Raises OSError when it is taken."""
+        connection = Connection if self.access_log is None else LoggedConnection
         self._listener = await self.loop.create_server(
-            lambda: Connection(self), host, port, ssl=tls, backlog=4096, reuse_port=False
+            lambda: connection(self), host, port, ssl=tls, backlog=4096, reuse_port=False
         )
         name = self._listener.sockets[0].getsockname()
         return name[0], name[1]
@@ -110,7 +116,10 @@ class Server:
         """Whoever waits behind this context (a request, or a tuple with one) gets no real answer:
         a 500, or a closed connection when an answer has begun."""
         for part in context if isinstance(context, tuple) else (context,):
-            if isinstance(part, Request) and part.connection.current is part:
+            if not isinstance(part, Request):
+                continue
+            part.connection.release_body(part)
+            if part.connection.current is part:
                 if part.connection.body_stream is None:
                     self.respond_crash(part)
                 else:

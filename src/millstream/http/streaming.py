@@ -81,6 +81,7 @@ class BodyStream:
     def end(self) -> None:
         if not self.ended:
             self.ended = True
+            self.on_drain = self.on_end = None
             if self.chunked:
                 self.connection.write(LAST_CHUNK)
             self.connection.stream_ended()
@@ -89,10 +90,12 @@ class BodyStream:
         """Drops the connection: the client must not take this for a whole answer."""
         if not self.ended:
             self.ended = True
+            self.on_drain = self.on_end = None
             self.connection.abort()
 
     def connection_lost(self) -> None:
         if not self.ended:
             self.ended = True
-            if self.on_end is not None:
-                self.on_end()
+            on_end, self.on_drain, self.on_end = self.on_end, None, None
+            if on_end is not None:
+                on_end()

@@ -34,7 +34,7 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         return 7
 
     monkeypatch.setattr(cli, "serve", serve)
-    monkeypatch.setattr(cli, "configure_logs", lambda log_format, level: None)
+    monkeypatch.setattr(cli, "configure_logs", lambda log_format, level, sparing: None)
     monkeypatch.setattr(gc, "set_threshold", lambda *numbers: None)
     arguments = ["serve", "--data-dir", "x", "--page-bytes", "1KiB", "--access-log"]
     assert cli.main(arguments) == 7
