@@ -10,16 +10,14 @@ is slower finds an object missing and plans again.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable
 
 from millstream.engine.catalog_uploads import CatalogUploads
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.garbage import Garbage
+from millstream.journal.reserve import NO_ROOM
 from millstream.limits import FULL_DISK_LOOK_SECONDS
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def says_full(error: BaseException | None) -> bool:

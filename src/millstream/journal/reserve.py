@@ -6,8 +6,16 @@ in the log, the checkpoint that lets the log go, the catalog that knows what is 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+
+import structlog
+
+log = structlog.get_logger("millstream.journal")
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NOT_POSSIBLE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # on this file system
 
 
 class Reserve:
@@ -31,7 +39,10 @@ class Reserve:
         return space.f_bavail * space.f_frsize
 
     def take(self) -> None:
-        """Raises OSError when there is no room for it; then there is none of it."""
+        """Raises OSError when there is no room for it; then there is none of it.
+
+        A file system that cannot set room aside goes without: everything else works as well.
+        """
         size = self.size
         with self._lock:
             if not size or self._held_bytes() >= size:
@@ -42,9 +53,12 @@ class Reserve:
                     os.posix_fallocate(fd, 0, size)
                 finally:
                     os.close(fd)
-            except OSError:
+            except OSError as error:
                 self._remove()
-                raise
+                if error.errno not in NOT_POSSIBLE:
+                    raise
+                self._bytes_wanted = 0
+                log.warning("no room can be kept for a full disk", error=str(error))
 
     def release(self) -> None:
         with self._lock:

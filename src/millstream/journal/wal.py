@@ -26,7 +26,7 @@ from millstream.errors import (
 from millstream.faults import Faults
 from millstream.formats.wal import encode_batch
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats
-from millstream.journal.reserve import Reserve
+from millstream.journal.reserve import NO_ROOM, Reserve
 from millstream.journal.segments import SegmentWriter
 from millstream.limits import FULL_DISK_LOOK_SECONDS
 from millstream.state.commands import MAKES_ROOM, encode_command
@@ -153,7 +153,7 @@ class WalJournal:
     def _batch_back(self, error: StreamError | None) -> None:
         last_lsn = self._writer.next_lsn - 1
         batch, self._in_flight = self._in_flight, []
-        if isinstance(error, StorageFull) and self._reserve is not None and not self.is_full:
+        if _says_full(error) and self._reserve is not None and not self.is_full:
             self.declare_full()
             self._pending[:0] = batch  # nothing was kept: what makes room is tried once more
             batch = []
@@ -279,7 +279,9 @@ class WalJournal:
             return
         try:
             self._reserve.take()
-        except OSError:
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
             self._loop.call_soon_threadsafe(self.declare_full)
 
     def _look_for_room(self) -> None:
@@ -294,3 +296,9 @@ class WalJournal:
         except OSError as error:
             log.debug("the disk is full still", error=str(error))
         self._loop.call_soon_threadsafe(self._look_for_room_soon)
+
+
+def _says_full(error: StreamError | None) -> bool:
+    """Of the disk: too many open files are another story."""
+    cause = None if error is None else error.__cause__
+    return isinstance(error, StorageFull) and isinstance(cause, OSError) and cause.errno in NO_ROOM

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +19,11 @@ from millstream.errors import (
     StreamError,
 )
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry
+from millstream.journal.reserve import Reserve
 from millstream.journal.wal import WalJournal
-from millstream.state.commands import decode_command
+from millstream.state.commands import Mark, decode_command
 from tests.unit.journal.fake_disk import FakeDisk
-from tests.unit.journal.listeners import PATIENCE_SECONDS, Listener, entry
+from tests.unit.journal.listeners import PATIENCE_SECONDS, Listener, entry, ignore
 from tests.unit.journal.log_files import FOLDER, recover, writer_on
 
 BROKEN = OSError(errno.EIO, "Input/output error")
@@ -379,3 +381,64 @@ def test_a_chore_that_fails_does_not_end_the_chores() -> None:
         assert await asyncio.to_thread(done.wait, PATIENCE_SECONDS)
 
     assert tell(story).journal._faults.counts["journal"] == 1
+
+
+def test_only_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    """Too many open files refuse the batch too, but deletions would not help."""
+
+    async def story(desk: Desk) -> None:
+        for failure, is_full in (
+            (OSError(errno.EMFILE, "Too many open files"), False),
+            (FULL, True),
+        ):
+            desk.disk.failing["create_zeroed"] = failure
+            desk.submit(int(is_full))
+            await desk.listener.wait_until(lambda: int(is_full) in refusals(desk))  # noqa: B023
+            assert desk.journal.is_full is is_full
+        desk.disk.failing.clear()
+        while desk.journal.is_full:
+            await asyncio.sleep(0.02)
+
+    async def run() -> None:
+        desk = Desk()
+        desk.journal = WalJournal(
+            writer_on(desk.disk, segment_bytes=4096),
+            desk.failures.append,
+            Reserve(str(tmp_path), 4096),
+        )
+        desk.disk.failing["create_zeroed"] = FULL  # no spare is made ahead
+        desk.listener.start(desk.journal)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await story(desk)
+            await desk.journal.close()
+
+    asyncio.run(run())
+
+
+def test_on_a_full_disk_what_makes_room_is_taken_in_its_order(tmp_path: Path) -> None:
+    async def run() -> None:
+        desk = Desk()
+        desk.journal = WalJournal(
+            writer_on(desk.disk, segment_bytes=4096),
+            desk.failures.append,
+            Reserve(str(tmp_path), 4096),
+        )
+        desk.listener.start(desk.journal)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await desk.committed(1)
+            desk.journal.declare_full()
+            assert not (tmp_path / "reserve").exists()
+            for number in range(2, 8):
+                mark: Entry = (Mark(number), ignore, number)
+                desk.journal.submit(mark if number % 2 else entry(number))
+            await desk.listener.wait_for(7)
+            assert desk.listener.numbers == [1, 3, 5, 7]
+            assert sorted(refusals(desk)) == [2, 4, 6]
+            assert all(isinstance(error, StorageFull) for error in refusals(desk).values())
+            while desk.journal.is_full:  # there is room: it ends by itself
+                await asyncio.sleep(0.02)
+            await desk.committed(8)
+            await desk.journal.close()
+        assert desk.durable() == [1, 3, 5, 7, 8]
+
+    asyncio.run(run())
