@@ -5,9 +5,11 @@
 A timer on the loop leaves a mark every few milliseconds; a thread looks whether it came. When it is
 late, the thread writes down where the loop's thread is and what the other threads do. A stall is a
 callback that takes long (then `loop_cpu_ms` is high), or somebody else who does not let go of the
-interpreter (`others_cpu_ms`), or a machine that has other things to do (neither). Each is one JSON
-line on standard error, and so is every long garbage collection. SIGUSR1 prints what the process
-holds, SIGUSR2 makes malloc return what it can and tells how much that was.
+interpreter (`others_cpu_ms`), or a machine that has other things to do: `machine_ms` is how long
+threads of ours were ready to run and got no processor, `held_ms` is what is left of the stall
+without that. Each is one JSON line on standard error, and so is every long garbage collection.
+SIGUSR1 prints what the process holds, SIGUSR2 makes malloc return what it can and tells how much
+that was.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.cli.main import main
 
@@ -41,6 +43,41 @@ FRAMES = 6
 SAMPLES_MAX = 4
 
 
+class Used(NamedTuple):
+    """Seconds since the start."""
+
+    loop_cpu: float
+    all_cpu: float
+    queued: float  # threads of ours that wanted a processor and had none, all together
+
+
+class Queues:
+    """How long our threads stood in the scheduler's queues. Ended ones count no more."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._threads = 0
+
+    def seconds(self) -> float:
+        if self._threads != threading.active_count():
+            self._threads = threading.active_count()
+            self._open()
+        total = 0
+        for name, file in list(self._files.items()):
+            try:
+                total += int(os.pread(file, 64, 0).split()[1])
+            except (OSError, IndexError):
+                os.close(self._files.pop(name))
+        return total / 1e9
+
+    def _open(self) -> None:
+        for name in os.listdir("/proc/self/task"):
+            if name not in self._files:
+                with contextlib.suppress(OSError):
+                    path = f"/proc/self/task/{name}/schedstat"
+                    self._files[name] = os.open(path, os.O_RDONLY)
+
+
 class Watch:
     def __init__(self) -> None:
         self.marked = time.monotonic()
@@ -51,18 +88,20 @@ class Watch:
         self._loop = loop
         self.loop_thread = threading.get_ident()
         self._loop_clock = time.pthread_getcpuclockid(self.loop_thread)
+        self._queues = Queues()
         self._mark()
         gc.callbacks.append(self._collected)
         threading.Thread(target=self._look, name="stalls", daemon=True).start()
 
     def _mark(self) -> None:
+        self._used_marked = self._used()
         self.marked = time.monotonic()
-        self._cpu_marked = self._cpu()
         self._loop.call_later(MARK_SECONDS, self._mark)
 
-    def _cpu(self) -> tuple[float, float]:
-        """Seconds of CPU of the loop's thread and of the whole process."""
-        return time.clock_gettime(self._loop_clock), time.process_time()
+    def _used(self) -> Used:
+        return Used(
+            time.clock_gettime(self._loop_clock), time.process_time(), self._queues.seconds()
+        )
 
     def _look(self) -> None:
         while True:
@@ -71,18 +110,21 @@ class Watch:
                 self._watch_stall(self.marked)
 
     def _watch_stall(self, began: float) -> None:
-        loop_cpu, all_cpu = self._cpu_marked
+        before = self._used_marked
         samples: list[dict[str, list[str]]] = []
         while self.marked == began:
             if len(samples) < SAMPLES_MAX:
                 samples.append(self._sample())
             time.sleep(MARK_SECONDS)
-        loop_cpu, all_cpu = self._cpu_marked[0] - loop_cpu, self._cpu_marked[1] - all_cpu
+        used = Used(*(b - a for a, b in zip(before, self._used_marked, strict=True)))
+        seconds = self.marked - began - MARK_SECONDS
         say(
             {
-                "stall_ms": round((self.marked - began - MARK_SECONDS) * 1000, 1),
-                "loop_cpu_ms": round(loop_cpu * 1000, 1),
-                "others_cpu_ms": round((all_cpu - loop_cpu) * 1000, 1),
+                "stall_ms": round(seconds * 1000, 1),
+                "held_ms": round(max(used.loop_cpu, seconds - used.queued) * 1000, 1),
+                "loop_cpu_ms": round(used.loop_cpu * 1000, 1),
+                "others_cpu_ms": round((used.all_cpu - used.loop_cpu) * 1000, 1),
+                "machine_ms": round(used.queued * 1000, 1),
                 "at": round(time.time(), 3),
                 "samples": samples,
             }

@@ -1,0 +1,107 @@
+"""A server that tells of every moment its event loop stood still."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.http import Client
+from tests.support.server import ServerProcess
+
+HELD_MS_MAX = 50.0  # what nobody may hold the loop for
+
+
+class WatchedServer(ServerProcess):
+    """Runs under `bench.stalls`; what it says is read as it comes."""
+
+    def __init__(self, data_dir: Path | None = None, *flags: str) -> None:
+        self.lines: list[str] = []
+        super().__init__(data_dir, *flags, wait=False, module="bench.stalls")
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.wait_ready()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.decode(errors="replace"))
+
+    def finish_output(self) -> str:
+        self._reader.join(10)
+        return "".join(self.lines)
+
+    def stalls(self) -> list[dict[str, Any]]:
+        """Since the last time somebody asked."""
+        lines, self.lines = self.lines, []
+        found = [json.loads(line) for line in lines if line.startswith('{"stall_ms"')]
+        return sorted(found, key=lambda stall: -stall["held_ms"])
+
+    def client(self, timeout_seconds: float = 120.0) -> Client:
+        return Client("127.0.0.1", self.port, timeout_seconds)
+
+    def many(self, requests: Iterable[bytes], connections: int = 4) -> list[int]:
+        """Sends them pipelined over a few connections; the status of each, in no order."""
+        shares: list[list[bytes]] = [[] for _ in range(connections)]
+        for number, request in enumerate(requests):
+            shares[number % connections].append(request)
+        statuses: list[int] = []
+        threads = [
+            threading.Thread(target=self._pipeline, args=(share, statuses))
+            for share in shares
+            if share
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return statuses
+
+    def _pipeline(self, requests: list[bytes], statuses: list[int], ahead: int = 64) -> None:
+        with socket.create_connection(("127.0.0.1", self.port), 120) as connection:
+            stream = connection.makefile("rb")
+            sent = 0
+            for answered in range(len(requests)):
+                if sent - answered <= ahead // 2:
+                    connection.sendall(b"".join(requests[sent : answered + ahead]))
+                    sent = min(len(requests), answered + ahead)
+                statuses.append(_read_status(stream))
+
+
+def _read_status(stream: Any) -> int:
+    status = int(stream.readline().split()[1])
+    length = 0
+    while (line := stream.readline()) not in (b"\r\n", b""):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            length = int(value)
+    if length:
+        stream.read(length)
+    return status
+
+
+def request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "host: t", f"content-length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@contextlib.contextmanager
+def watched_server(data_dir: Path | None = None, *flags: str) -> Iterator[WatchedServer]:
+    server = WatchedServer(data_dir, *flags)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def wait_quiet(server: WatchedServer, seconds: float = 0.3) -> None:
+    """Lets what a request set off come to an end."""
+    time.sleep(seconds)
+    with contextlib.closing(server.client()) as client:
+        client.get("/healthz")
