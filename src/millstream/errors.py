@@ -144,6 +144,12 @@ class BodyTooLarge(StreamError):
     code = "body_too_large"
 
 
+class TooManyMessages(BodyTooLarge):
+    """Small enough, but in too many pieces."""
+
+    code = "too_many_messages"
+
+
 class Overloaded(StreamError):
     """A bounded queue or budget is full. Nothing was done."""
 

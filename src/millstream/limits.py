@@ -19,6 +19,14 @@ BATCH_FRAMES_MAX = 512  # one answer entry each; what other servers of this rout
 BATCH_BYTES_MAX = 32 * MIB
 BUCKETED_KEY_BYTES_MAX = 122  # bucket, slash and stream on the bucketed surface
 
+COMMIT_COMMANDS_MAX = 1000  # in one batch: they are applied and answered in one go, about 15 ms
+LARGE_BODY_BYTES = 128 * KIB  # split off the loop, and written to the log without being copied
+LARGE_BODY_COMMAS = 8 * KIB  # a smaller body with more of them is large, too: two milliseconds
+JSON_STEP_BYTES = 256 * KIB  # of a large body looked at in one go, a millisecond or two
+JSON_TOKEN_BYTES_MAX = 2 * MIB  # of a number or white space, which cannot be looked at in parts
+JSON_DEPTH_MAX = 1000  # brackets open at once; the decoder gives up a little before that
+BLOCK_BYTES = MIB  # of many messages in one block of a log: what is copied when its front goes
+
 LONG_POLL_SECONDS_MAX = 60.0  # a longer wait dies in proxies anyway
 PIPELINE_REQUESTS_MAX = (
     32  # requests of one connection parsed ahead of their turn; reading pauses beyond

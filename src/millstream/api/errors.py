@@ -45,6 +45,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.StreamGone: 410,
     errors.OffsetGone: 410,
     errors.BodyTooLarge: 413,
+    errors.TooManyMessages: 413,
     errors.AppendOutcomeUnknown: 500,
     errors.JobFailed: 500,
     errors.DamagedSegment: 500,

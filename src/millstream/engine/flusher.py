@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -375,7 +376,7 @@ def _first_messages(content: Content, bytes_max: int) -> Content:
             left -= len(data)
             continue
         if ends is not None:
-            count = max(1 if not blocks else 0, sum(end <= left for end in ends))
+            count = max(1 if not blocks else 0, bisect_right(ends, left))
             if count:
                 cut = ends[count - 1]
                 times = times if isinstance(times, int) else times[:count]

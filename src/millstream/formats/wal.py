@@ -85,6 +85,19 @@ def encode_batch(payloads: Sequence[bytes], first_lsn: int, salt: int) -> bytes:
     return b"".join(parts)
 
 
+def encode_parts(payloads: Sequence[Sequence[bytes]], first_lsn: int, salt: int) -> Iterator[bytes]:
+    """The same for payloads that come in parts, and as parts: large ones are not copied."""
+    mark, mask = salt & _U32, salt >> 32
+    for index, parts in enumerate(payloads):
+        place = _RECORD_PLACE.pack(index, first_lsn + index)
+        checksum, length = crc32c(place), 0
+        for part in parts:
+            checksum = google_crc32c.extend(checksum, part)
+            length += len(part)
+        yield _RECORD_LEAD.pack(mark, length, checksum ^ mask) + place
+        yield from parts
+
+
 def decode_record(data: bytes, position: int, salt: int) -> Record | None:
     """The record that begins at `position`, or None when no whole and sound one does."""
     begin = position + RECORD_HEADER_BYTES

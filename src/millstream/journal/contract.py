@@ -48,6 +48,10 @@ class Journal(Protocol):
         """Takes the command; never blocks. Commands commit in the order they were submitted."""
         ...
 
+    def submit_large(self, entry: Entry) -> None:
+        """The same for a command whose content is in `pieces`: nobody waits while it is written."""
+        ...
+
     @property
     def depth(self) -> int:
         """Entries taken and not committed yet."""

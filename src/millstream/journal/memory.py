@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from millstream.errors import StreamError
 from millstream.journal.contract import Entry, JournalStats
+from millstream.limits import COMMIT_COMMANDS_MAX
 
 
 class MemoryJournal:
@@ -33,12 +34,19 @@ class MemoryJournal:
         if len(self._pending) == 1:
             self._loop.call_soon(self._commit)
 
+    def submit_large(self, entry: Entry) -> None:
+        self.submit(entry)
+
     @property
     def depth(self) -> int:
         return len(self._pending)
 
     def _commit(self) -> None:
         batch, self._pending = self._pending, []
+        if len(batch) > COMMIT_COMMANDS_MAX:
+            self._pending = batch[COMMIT_COMMANDS_MAX:]
+            del batch[COMMIT_COMMANDS_MAX:]
+            self._loop.call_soon(self._commit)
         if batch and self._refusal is not None:
             self._refused(batch, self._refusal)
         elif batch:

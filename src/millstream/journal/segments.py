@@ -107,6 +107,21 @@ class SegmentWriter:
         self._position += len(batch)
         self.next_lsn += records
 
+    def write_parts(self, parts: Sequence[bytes], records: int) -> int:
+        """The same for a batch in parts that nobody wants to copy together; its size."""
+        size = sum(map(len, parts))
+        if self._file is None or self._position + size > self._size:
+            self._roll(size)
+        assert self._file is not None
+        position = self._position
+        for part in parts:
+            self._file.pwrite(part, position)
+            position += len(part)
+        self._file.datasync()
+        self._position = position
+        self.next_lsn += records
+        return size
+
     def _roll(self, batch_bytes: int) -> None:
         """Starts the next segment. Every record before it is durable already."""
         spare, size = self._find_file(SEGMENT_HEADER_BYTES + batch_bytes)

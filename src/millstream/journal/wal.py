@@ -2,7 +2,7 @@
 
 Commands that arrive while a batch is being written form the next one. All flags belong to the
 event loop's thread, and so do the commands; the writer thread gets bytes and tells when they are
-durable.
+durable. Batches with large content go there in parts: to copy them would hold everybody up.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
+from typing import TypeVar
 
 import structlog
 
@@ -24,14 +25,22 @@ from millstream.errors import (
     StreamError,
 )
 from millstream.faults import Faults
-from millstream.formats.wal import encode_batch
+from millstream.formats.wal import encode_batch, encode_parts
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats
 from millstream.journal.reserve import NO_ROOM, Reserve
 from millstream.journal.segments import SegmentWriter
-from millstream.limits import FULL_DISK_LOOK_SECONDS
-from millstream.state.commands import MAKES_ROOM, encode_command
+from millstream.limits import COMMIT_COMMANDS_MAX, FULL_DISK_LOOK_SECONDS
+from millstream.state.commands import (
+    MAKES_ROOM,
+    AnyCommand,
+    encode_command,
+    encode_in_parts,
+)
 
 log = structlog.get_logger("millstream.journal")
+
+Encoded = TypeVar("Encoded")
+Work = tuple[bytes, int] | Sequence[Sequence[bytes]]  # a batch and its records, or its parts
 
 
 class WalJournal:
@@ -57,7 +66,8 @@ class WalJournal:
         self._scheduled = False
         self._broken: StreamError | None = None
         self._drained = asyncio.Event()
-        self._batches: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
+        self._has_large = False  # among the pending
+        self._batches: SimpleQueue[Work | None] = SimpleQueue()
         self._chores: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._write_batches, name="wal-writer", daemon=True),
@@ -87,6 +97,10 @@ class WalJournal:
             # Not now: the requests that arrived in the same round share the batch.
             self._loop.call_soon(self._start_batch)
 
+    def submit_large(self, entry: Entry) -> None:
+        self._has_large = True
+        self.submit(entry)
+
     @property
     def depth(self) -> int:
         return len(self._pending) + len(self._in_flight)
@@ -106,13 +120,17 @@ class WalJournal:
         if self.is_full:
             self._refuse_what_takes_room()
         self._in_flight, self._pending = self._pending, []
+        if len(self._in_flight) > COMMIT_COMMANDS_MAX:
+            self._pending = self._in_flight[COMMIT_COMMANDS_MAX:]
+            del self._in_flight[COMMIT_COMMANDS_MAX:]
+        if self._has_large:
+            self._has_large = bool(self._pending)
+            if parts := self._encode_all(encode_in_parts):
+                self._batches.put(parts)
+            return
         # Encoded here, not on the writer's thread: that one holds the GIL as briefly as it can.
-        try:
-            payloads = [encode_command(entry[0]) for entry in self._in_flight]
-        except Exception:
-            payloads = self._encode_one_by_one()
+        payloads = self._encode_all(encode_command)
         if not payloads:
-            self._batch_back_empty()
             return
         try:
             encoded = encode_batch(payloads, self._writer.next_lsn, self._writer.salt)
@@ -121,6 +139,16 @@ class WalJournal:
             return
         self._batches.put((encoded, len(payloads)))
 
+    def _encode_all(self, encode: Callable[[AnyCommand], Encoded]) -> list[Encoded]:
+        """Of the batch in flight, without those that are refused; empty: none is in flight."""
+        try:
+            payloads = [encode(entry[0]) for entry in self._in_flight]
+        except Exception:
+            payloads = self._encode_one_by_one(encode)
+        if not payloads:
+            self._batch_back_empty()
+        return payloads
+
     def _give_back(self, error: Exception) -> None:
         """Nothing of the batch was written; the next one must not wait for it for ever."""
         self._faults.report("journal", error)
@@ -128,12 +156,13 @@ class WalJournal:
         self._refused(batch, Overloaded("the log could not take this now; try again"))
         self._batch_back_empty()
 
-    def _encode_one_by_one(self) -> list[bytes]:
+    def _encode_one_by_one(self, encode: Callable[[AnyCommand], Encoded]) -> list[Encoded]:
         """Who cannot be written down is refused; the others must not wait for it for ever."""
-        payloads, kept = [], []
+        payloads: list[Encoded] = []
+        kept: list[Entry] = []
         for entry in self._in_flight:
             try:
-                payloads.append(encode_command(entry[0]))
+                payloads.append(encode(entry[0]))
                 kept.append(entry)
             except Exception as error:
                 kind = type(entry[0]).__name__
@@ -231,10 +260,9 @@ class WalJournal:
 
     def _write_batches(self) -> None:
         while (work := self._batches.get()) is not None:
-            encoded, records = work
             began = perf_counter()
             try:
-                self._write(encoded, records)
+                size, records = self._write(work)
             except StorageFull as error:
                 self._loop.call_soon_threadsafe(self._batch_back, error)
                 continue
@@ -246,14 +274,23 @@ class WalJournal:
                 told = OSError(f"an unexpected {type(error).__name__}: {error}")
                 self._loop.call_soon_threadsafe(self._break, told)
                 return
-            self._measure(records, len(encoded), perf_counter() - began)
+            self._measure(records, size, perf_counter() - began)
             self._loop.call_soon_threadsafe(self._batch_back, None)
 
-    def _write(self, encoded: bytes, records: int) -> None:
-        segment_before = self._writer.segment
-        self._writer.write_encoded(encoded, records)
-        if self._writer.segment != segment_before:
-            self._chores.put(self._writer.prepare_spare)
+    def _write(self, work: Work) -> tuple[int, int]:
+        """Its size, and the number of its records."""
+        writer = self._writer
+        segment_before = writer.segment
+        if isinstance(work, tuple):
+            encoded, records = work
+            writer.write_encoded(encoded, records)
+            size = len(encoded)
+        else:
+            parts, records = list(encode_parts(work, writer.next_lsn, writer.salt)), len(work)
+            size = writer.write_parts(parts, records)
+        if writer.segment != segment_before:
+            self._chores.put(writer.prepare_spare)
+        return size, records
 
     def _measure(self, commands: int, size: int, seconds: float) -> None:
         stats = self.stats

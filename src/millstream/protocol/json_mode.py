@@ -13,10 +13,17 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from millstream.errors import InvalidJson
+from millstream.errors import InvalidJson, TooManyMessages
 
 _array_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _value_decoder = msgspec.json.Decoder(msgspec.Raw)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_lenient_decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
 _WHITESPACE = b" \t\n\r"
 _ARRAY_OPEN = 0x5B
 
@@ -35,7 +42,8 @@ EMPTY = Messages(b"", b"", 0)
 def split_body(body: bytes) -> Messages:
     """Checks the body and flattens one level of array. `[]` gives no messages.
 
-    Raises InvalidJson for anything that is not JSON in UTF-8.
+    Raises InvalidJson for anything that is not JSON in UTF-8. For bodies that are not large:
+    whoever calls this waits for all of it (see json_pieces.py for the others).
     """
     try:
         if not body.isascii():
@@ -66,13 +74,37 @@ def _join(parts: list[msgspec.Raw]) -> Messages:
     return EMPTY
 
 
+def check_text(text: bytes) -> str | None:
+    """What is wrong with this text, which is UTF-8; None: it is JSON."""
+    try:
+        _value_decoder.decode(text)
+    except RecursionError:
+        return "body is nested too deeply"
+    except msgspec.DecodeError as error:
+        if b"\\u" not in text or not _is_json_with_lone_surrogates(text.decode()):
+            return f"body is not valid JSON: {error}"
+    return None
+
+
+def too_many(sent: int, allowed: int) -> TooManyMessages:
+    return TooManyMessages(
+        f"the body holds {sent} messages; at most {allowed} are allowed in one append. "
+        "Send several smaller ones, or raise --max-append-messages"
+    )
+
+
+def _is_json_with_lone_surrogates(text: str) -> bool:
+    try:
+        _lenient_decoder.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _split_with_lone_surrogates(body: bytes, fast_error: msgspec.DecodeError) -> Messages:
     r"""The slow way, for `"\ud800"`: legal JSON that a strict decoder of text refuses."""
-    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
     text = body.decode()
-    try:
-        decoder.decode(text)
-    except (ValueError, RecursionError):
+    if not _is_json_with_lone_surrogates(text):
         raise InvalidJson(f"body is not valid JSON: {fast_error}") from None
     whitespace = _WHITESPACE.decode()
     trimmed = text.strip(whitespace)
@@ -85,11 +117,7 @@ def _split_with_lone_surrogates(body: bytes, fast_error: msgspec.DecodeError) ->
             position += 1
         if trimmed[position] == "]":
             break
-        _, end = decoder.raw_decode(trimmed, position)
+        _, end = _lenient_decoder.raw_decode(trimmed, position)
         parts.append(trimmed[position:end].encode())
         position = end
     return _join([msgspec.Raw(part) for part in parts])
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

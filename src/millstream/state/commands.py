@@ -39,6 +39,7 @@ class CreateStream(Command, tag=1):
     # Where fork_ordinal, fork_byte and fork_sub_offset lead in the source of this id, looked up
     # beforehand because boundaries may be cold: source id, anchor and cut (ordinal, byte each).
     fork_place: tuple[int, int, int, int, int] | None = None
+    pieces: tuple[bytes, ...] = ()  # as in Append; stays last
 
 
 class Append(Command, tag=2):
@@ -54,6 +55,9 @@ class Append(Command, tag=2):
     producer_epoch: int = 0
     producer_seq: int = 0
     stream_seq: bytes | None = None
+    # Large content instead of `data`: each piece is some whole messages. `ends` counts through all
+    # of them. Stays the last field: see encode_in_parts.
+    pieces: tuple[bytes, ...] = ()
 
 
 class DeleteStream(Command, tag=3):
@@ -277,6 +281,21 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
 
 encode_command = _encoder.encode
+
+_NO_PIECES = b"\x90"  # MessagePack's empty array
+
+
+def encode_in_parts(command: AnyCommand) -> list[bytes]:
+    """Decodes to the same as what `encode_command` gives, but large pieces are not copied."""
+    if not isinstance(command, Append | CreateStream) or not command.pieces:
+        return [encode_command(command)]
+    pieces = command.pieces
+    head = encode_command(msgspec.structs.replace(command, pieces=()))
+    assert head.endswith(_NO_PIECES)
+    parts = [head[:-1] + b"\xdd" + len(pieces).to_bytes(4, "big")]
+    for piece in pieces:
+        parts += (b"\xc6" + len(piece).to_bytes(4, "big"), piece)
+    return parts
 
 
 def decode_command(payload: bytes) -> AnyCommand:

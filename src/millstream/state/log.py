@@ -1,25 +1,30 @@
 """The content of one stream: what of it is in memory, in blocks, and where the rest lies.
 
 Blocks are immutable, so a reader or a flush may hold them while the stream grows.
-Small appends are merged to blocks of about 64 KiB; large ones stay the bytes object they came as.
+Small appends are merged to blocks of about 64 KiB; large ones stay the bytes object they came as,
+but a block of many messages is never much longer than BLOCK_BYTES: nothing that is done with one
+may take long.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, cycle
 from typing import TypeAlias, cast
 
+import numpy as np
+
 from millstream.formats.runs import Run, Segment
-from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
+from millstream.limits import BLOCK_BYTES, SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
 
 Ends = array  # array("I"): end of each message relative to its block
 Times: TypeAlias = "int | array[int]"  # ms since 1970, one for all messages or one for each
 Block: TypeAlias = "tuple[bytes, array[int] | None, Times]"
 PublishedRun: TypeAlias = tuple[Segment, Run]
 
+MOVED_AT_ONCE = 64  # ends; fewer are quicker one by one
 # How far a new log is from its first merge: those that grow alike shall not all merge at once.
 _phases = cycle(range(0, SMALL_BLOCK_BYTES // 2, SMALL_BLOCK_BYTES // 64))
 
@@ -129,6 +134,27 @@ class Log:
         if self.small_bytes >= SMALL_BLOCK_BYTES:
             self._merge_small(size >= SMALL_BLOCK_BYTES)
 
+    def append_many(self, pieces: Sequence[bytes], encoded_ends: bytes, time: Times = 0) -> int:
+        """Content in one or more pieces of whole messages; its size.
+
+        `encoded_ends` counts through all of them and is empty for exactly one message.
+        """
+        size = sum(map(len, pieces))
+        ends = decode_ends(encoded_ends)
+        if ends is None:
+            self.append(pieces[0] if len(pieces) == 1 else b"".join(pieces), None, 1, time)
+        elif len(pieces) == 1 and size <= 2 * BLOCK_BYTES:
+            self.append(pieces[0], ends, len(ends), time)
+        else:
+            start = passed = 0
+            for piece in _bounded(pieces, ends):
+                start += len(piece)
+                last = bisect_right(ends, start)
+                own = _short(_moved(ends, passed, last, start - len(piece)))
+                self.append(piece, own, last - passed, time)
+                passed = last
+        return size
+
     def _locate(self) -> None:
         """Writes down where the newest blocks begin; appends leave that to whoever reads."""
         index = len(self.starts)
@@ -165,7 +191,10 @@ class Log:
             if ends is None:
                 merged.append(base + len(data))
             else:
-                merged.extend([base + end for end in ends])
+                few = len(ends) < MOVED_AT_ONCE
+                merged.extend(
+                    [base + e for e in ends] if few else _moved(ends, 0, len(ends), -base)
+                )
             base += len(data)
         return merged
 
@@ -344,7 +373,7 @@ class Log:
         ends, times = self.ends[0], self.times[0]
         assert ends is not None
         self.datas[0] = self.datas[0][gone:]
-        self.ends[0] = _short(array("I", [end - gone for end in ends[passed:]]))
+        self.ends[0] = _short(_moved(ends, passed, len(ends), gone))
         self.times[0] = _short_times(times if isinstance(times, int) else times[passed:])
         self.starts[0], self.ordinals[0] = byte, ordinal
 
@@ -384,13 +413,37 @@ class Log:
         gone, passed = byte - self.starts[index], ordinal - self.ordinals[index]
         data, ends, times = self.datas[index], self.ends[index], self.times[index]
         assert ends is not None
-        rest = array("I", [end - gone for end in ends[passed:]])
+        rest = _moved(ends, passed, len(ends), gone)
         self.datas[index : index + 1] = data[:gone], data[gone:]
         self.ends[index : index + 1] = _short(ends[:passed]), _short(rest)
         first, last = (times, times) if isinstance(times, int) else (times[:passed], times[passed:])
         self.times[index : index + 1] = _short_times(first), _short_times(last)
         self.starts.insert(index + 1, byte)
         self.ordinals.insert(index + 1, ordinal)
+
+
+def _moved(ends: Ends[int], first: int, last: int, gone: int) -> Ends[int]:
+    """These ends in a block that begins `gone` bytes later."""
+    if last - first < MOVED_AT_ONCE:
+        return array("I", [end - gone for end in ends[first:last]])
+    moved = np.frombuffer(ends, np.uint32, last - first, first * 4).astype(np.int64) - gone
+    return array("I", moved.astype(np.uint32).tobytes())
+
+
+def _bounded(pieces: Iterable[bytes], ends: Ends[int]) -> Iterator[bytes]:
+    """Cuts pieces of many messages that are too long, as old logs have them."""
+    start = 0
+    for piece in pieces:
+        end = start + len(piece)
+        while end - start > 2 * BLOCK_BYTES:
+            index = bisect_right(ends, start + BLOCK_BYTES)
+            border = ends[index - 1] if index and ends[index - 1] > start else ends[index]
+            if border >= end:
+                break
+            yield piece[start - end : border - end]
+            start = border
+        yield piece if start == end - len(piece) else piece[start - end :]
+        start = end
 
 
 def _short(ends: Ends[int]) -> Ends[int] | None:

@@ -53,7 +53,6 @@ from millstream.state.decisions import (
     name_kept_for_forks,
 )
 from millstream.state.horizon import Horizon
-from millstream.state.log import decode_ends
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.preparation import Preparation
 from millstream.state.residents import EMPTY_SHELF, Residents, Shelf
@@ -152,9 +151,10 @@ class StateMachine:
         self.changes.touch(stream)
         self.names.add(stream.path, stream.stream_id, command.now_ms)
         if command.count:
-            ends = decode_ends(command.ends)
-            stream.log.append(command.data, ends, command.count, command.now_ms)
-            self._hot_bytes[stream.stream_id % self.shards] += len(command.data)
+            size = stream.log.append_many(
+                command.pieces or (command.data,), command.ends, command.now_ms
+            )
+            self._hot_bytes[stream.stream_id % self.shards] += size
         stream.closed = command.closed
         self.subscriptions.stream_created(stream)
         return Done.CREATED
@@ -353,9 +353,14 @@ class StateMachine:
         if stream.epoch != self.changes.epoch:
             self.changes.touch(stream)
         if command.count:
-            ends = decode_ends(command.ends) if command.ends else None
-            stream.log.append(command.data, ends, command.count, command.now_ms)
-            self._hot_bytes[command.stream_id % self.shards] += len(command.data)
+            if command.ends or command.pieces:
+                size = stream.log.append_many(
+                    command.pieces or (command.data,), command.ends, command.now_ms
+                )
+                self._hot_bytes[command.stream_id % self.shards] += size
+            else:
+                stream.log.append(command.data, None, 1, command.now_ms)
+                self._hot_bytes[command.stream_id % self.shards] += len(command.data)
             if stream.subscribers is not None:
                 self.subscriptions.stream_grew(stream)
         if command.producer_id is not None or command.stream_seq is not None:
