@@ -25,6 +25,7 @@ from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
 from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.json_metrics import ColdNumbers
+from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics, Readiness
@@ -198,6 +199,7 @@ def _build_handlers(
     config: Config,
     engine: Engine,
     blobs: BlobWorker,
+    bodies: LargeBodies,
     windows: Windows,
     paths: StreamPaths,
     tag_id: str,
@@ -207,7 +209,7 @@ def _build_handlers(
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
     reads = Reads(engine, windows, clock, tag_id, config.page_bytes, compression)
     return Handlers(
-        writes=Writes(engine, reads, paths, clock, scheme),
+        writes=Writes(engine, reads, paths, clock, scheme, bodies),
         reads=reads,
         long_polls=LongPolls(engine, reads, clock, loop, config.long_poll_timeout),
         subscriptions=Subscriptions(
@@ -216,7 +218,7 @@ def _build_handlers(
         namespace=NamespaceApi(engine, clock, compression),
         snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
-        batches=Batches(engine, clock),
+        batches=Batches(engine, clock, bodies),
         control=SubscriptionRoutes(engine, reads, clock, scheme),
     )
 
@@ -399,7 +401,10 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         if cold is None
         else cold.windows
     )
-    handlers = _build_handlers(config, engine, blobs, windows, paths, _tag_id(storage), scheme)
+    bodies = LargeBodies(config.max_append_messages)
+    handlers = _build_handlers(
+        config, engine, blobs, bodies, windows, paths, _tag_id(storage), scheme
+    )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
     wakes = Wakes(engine, Couriers(loop, faults=faults))
@@ -424,6 +429,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         None if cold is None else cold.numbers,
     )
     try:
+        bodies.start(loop)
         blobs.start(loop)
         windows.start(loop)
         handlers.reads.compression.start(loop)
@@ -446,6 +452,7 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         engine.hot_budget.close()
         engine.end_watchers()
         await server.close(config.shutdown_timeout)
+        await bodies.close()
         wakes.stop()
         engine.lifetimes.stop()
         engine.submit_and_forget(Mark(clock.now_ms()))

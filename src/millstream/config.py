@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from millstream.limits import KIB, MIB, SHARDS_DEFAULT
+from millstream.limits import APPEND_MESSAGES_MAX, KIB, MIB, SHARDS_DEFAULT
 
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -163,6 +163,9 @@ class Config:
     )
     max_body_bytes: int = _setting(
         64 * MIB, parse_size, "SIZE", "largest request body; larger ones get 413"
+    )
+    max_append_messages: int = _setting(
+        APPEND_MESSAGES_MAX, parse_count, "N", "most messages in one append; more get 413"
     )
     max_snapshot_bytes: int = _setting(
         128 * MIB, parse_size, "SIZE", "largest snapshot; larger ones get 413"

@@ -15,6 +15,7 @@ TTL_SECONDS_MAX = (
     100 * 365 * 86_400
 )  # a century; beyond it arithmetic on dates stops meaning anything
 
+APPEND_MESSAGES_MAX = 1024 * KIB  # unless a setting says more: a megabyte of the smallest JSON
 BATCH_FRAMES_MAX = 512  # one answer entry each; what other servers of this route allow
 BATCH_BYTES_MAX = 32 * MIB
 BUCKETED_KEY_BYTES_MAX = 122  # bucket, slash and stream on the bucketed surface

@@ -8,47 +8,36 @@ from __future__ import annotations
 
 from array import array
 from itertools import accumulate
-from struct import Struct
 from typing import NamedTuple
 
 import msgspec
 
 from millstream.api import arguments
 from millstream.api.errors import STATUS, error_headers, respond_error
+from millstream.api.frames import Frames, join, join_json, split_frames
+from millstream.api.large_bodies import LargeBodies, is_large_json
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import (
-    BodyTooLarge,
     EmptyBody,
-    InvalidJson,
-    InvalidRequest,
     StreamClosed,
     StreamError,
 )
 from millstream.http.message import Request
-from millstream.limits import BATCH_BYTES_MAX, BATCH_FRAMES_MAX
-from millstream.protocol import content_types, json_mode
+from millstream.limits import LARGE_BODY_BYTES
+from millstream.protocol import content_types
 from millstream.state.buckets import split_key
 from millstream.state.commands import Append
 from millstream.state.decisions import bucket_not_found, decide_append, is_final
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
-_LENGTH = Struct(">I")
 _ENTRY = b'{"status":204,"stream_next_offset":"%016d_%016d","stream_closed":false}'
 _DUPLICATE_ENTRY = _ENTRY[:-1] + b',"duplicate":true}'
 _JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
 
 
 Place = tuple[int, int]  # ordinal, byte
-
-
-class Frames(NamedTuple):
-    """The messages of a batch, and how many each frame brought (0: an empty frame)."""
-
-    data: bytes
-    ends: array[int]
-    counts: list[int]
 
 
 class Waiting(NamedTuple):
@@ -59,32 +48,49 @@ class Waiting(NamedTuple):
 
 
 class Batches:
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(self, engine: Engine, clock: Clock, bodies: LargeBodies) -> None:
         self._engine = engine
         self._clock = clock
+        self._bodies = bodies
 
     def append(self, request: Request, key: bytes) -> None:
         payloads = split_frames(request.body)
         claim = arguments.producer_claim(request.headers)
-        now_ms = self._clock.now_ms()
         try:
-            stream = self._engine.find(key, now_ms)
+            stream = self._engine.find(key, self._clock.now_ms())
         except StreamError as error:
             self._check_bucket(key)
             _respond_all(request, len(payloads), error)
             return
-        frames = _join_json(payloads) if stream.is_json else _join(payloads)
+        is_json, bodies = stream.is_json, self._bodies
+
+        def work() -> Frames:
+            if is_json:
+                return join_json(payloads, bodies.split_json, bodies.messages_max)
+            return join(payloads)
+
+        def done(frames: Frames) -> None:
+            self._append(request, key, claim, frames)
+
+        if is_large_json(request.body):
+            bodies.run(request, work, done)
+        else:
+            done(work())
+
+    def _append(
+        self, request: Request, key: bytes, claim: arguments.ProducerClaim | None, frames: Frames
+    ) -> None:
+        """The stream may be another one by now, or none."""
         if claim is not None and 0 in frames.counts:
             raise EmptyBody("a frame is empty; with producer headers all frames count or none")
+        now_ms = self._clock.now_ms()
+        try:
+            stream = self._engine.find(key, now_ms)
+        except StreamError as error:
+            _respond_all(request, len(frames.counts), error)
+            return
         content_type = request.headers.get(b"content-type", content_types.DEFAULT_CONTENT_TYPE)
-        command = Append(
-            now_ms,
-            stream.stream_id,
-            frames.data,
-            frames.ends.tobytes() if len(frames.ends) > 1 else b"",
-            len(frames.ends),
-            content_types.essence(content_type),
-        )
+        command = _command(now_ms, stream.stream_id, frames, content_types.essence(content_type))
         if claim is not None:
             command.producer_id, command.producer_epoch, command.producer_seq = claim
         waiting = Waiting(request, stream, command, frames.counts)
@@ -92,7 +98,7 @@ class Batches:
         if decided is not None and is_final(decided):
             self._appended(waiting, decided)
         elif not command.count:
-            _respond_all(request, len(payloads), EmptyBody("the frame is empty"))
+            _respond_all(request, len(frames.counts), EmptyBody("the frame is empty"))
         else:
             shard = stream.stream_id % self._engine.machine.shards
             self._engine.hot_budget.submit(shard, (command, self._appended, waiting))
@@ -124,7 +130,7 @@ class Batches:
             request.respond(204, headers)
             return
         if is_latest:
-            start = (ordinal - command.count, byte - len(command.data))
+            start = (ordinal - command.count, byte - _content_bytes(command))
             ends = _frame_ends(command, counts, start)
         else:  # where an older batch ended is not kept; like a POST, name the producer's last place
             ends = [(ordinal, byte)] * len(counts)
@@ -132,63 +138,22 @@ class Batches:
         request.respond(200, headers + _JSON, body)
 
 
-def split_frames(body: bytes) -> list[bytes]:
-    """Raises InvalidRequest for a body that is not whole frames, BodyTooLarge for too many."""
-    if len(body) > BATCH_BYTES_MAX:
-        raise BodyTooLarge(f"a batch must not exceed {BATCH_BYTES_MAX} bytes")
-    payloads: list[bytes] = []
-    position, total, length_at = 0, len(body), _LENGTH.unpack_from
-    while position + 4 <= total:
-        start = position + 4
-        position = start + length_at(body, position)[0]
-        payloads.append(body[start:position])
-    if position > total:
-        raise InvalidRequest(f"the last frame is cut off: {position - total} bytes are missing")
-    if position < total:
-        raise InvalidRequest("the last frame's length is cut off; send 4 bytes, big-endian")
-    if not payloads:
-        raise InvalidRequest("a batch needs at least one frame")
-    if len(payloads) > BATCH_FRAMES_MAX:
-        raise BodyTooLarge(f"a batch must not have more than {BATCH_FRAMES_MAX} frames")
-    return payloads
+def _command(now_ms: int, stream_id: int, frames: Frames, content_type: bytes) -> Append:
+    pieces, ends, count = frames.pieces, frames.ends, len(frames.ends)
+    encoded_ends = ends.tobytes() if count > 1 else b""
+    if len(pieces) == 1 and len(pieces[0]) < LARGE_BODY_BYTES:
+        return Append(now_ms, stream_id, pieces[0], encoded_ends, count, content_type)
+    return Append(now_ms, stream_id, b"", encoded_ends, count, content_type, pieces=pieces)
 
 
-def _join(payloads: list[bytes]) -> Frames:
-    ends, byte = array("I"), 0
-    for payload in payloads:
-        if payload:
-            byte += len(payload)
-            ends.append(byte)
-    return Frames(b"".join(payloads), ends, [1 if payload else 0 for payload in payloads])
-
-
-def _join_json(payloads: list[bytes]) -> Frames:
-    """Each frame is like a POST body; one that is not JSON refuses the whole batch."""
-    parts: list[bytes] = []
-    ends, counts, byte = array("I"), list[int](), 0
-    for number, payload in enumerate(payloads):
-        if not payload:
-            counts.append(0)
-            continue
-        try:
-            data, encoded_ends, total = json_mode.split_body(payload)
-        except InvalidJson as error:
-            raise InvalidJson(f"frame {number}: {error.message}") from None
-        if not total:
-            raise InvalidJson(f"frame {number}: an empty array appends nothing")
-        inner = array("I")
-        inner.frombytes(encoded_ends or array("I", [len(data)]).tobytes())
-        ends.extend([byte + end for end in inner])
-        byte += len(data)
-        parts.append(data)
-        counts.append(total)
-    return Frames(b"".join(parts), ends, counts)
+def _content_bytes(command: Append) -> int:
+    return len(command.data) + sum(map(len, command.pieces))
 
 
 def _frame_ends(command: Append, counts: list[int], start: Place) -> list[Place]:
     """Where the stream ended with each frame."""
     ends = array("I", [0])
-    ends.frombytes(command.ends or array("I", [len(command.data)]).tobytes())
+    ends.frombytes(command.ends or array("I", [_content_bytes(command)]).tobytes())
     ordinal, byte = start
     return [(ordinal + done, byte + ends[done]) for done in accumulate(counts)]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from millstream.api import arguments
 from millstream.api.errors import respond_error
 from millstream.api.forks import find_fork_place
+from millstream.api.large_bodies import LargeBodies, is_large_json
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
 from millstream.http.message import Request
-from millstream.limits import STREAM_PATH_SEGMENTS_MAX
+from millstream.limits import LARGE_BODY_BYTES, STREAM_PATH_SEGMENTS_MAX
 from millstream.protocol import content_types, json_mode
+from millstream.protocol.json_pieces import LargeMessages
 from millstream.state.commands import Append, CreateStream, DeleteStream
 from millstream.state.decisions import decide_append, is_final
 from millstream.state.outcomes import Done, Outcome
@@ -29,7 +31,13 @@ Waiting = tuple[Request, Stream, Append]
 
 class Writes:
     def __init__(
-        self, engine: Engine, reads: Reads, paths: StreamPaths, clock: Clock, scheme: str
+        self,
+        engine: Engine,
+        reads: Reads,
+        paths: StreamPaths,
+        clock: Clock,
+        scheme: str,
+        bodies: LargeBodies,
     ) -> None:
         self._engine = engine
         self._reads = reads
@@ -39,6 +47,7 @@ class Writes:
         self._paths = paths
         self._clock = clock
         self._scheme = scheme.encode()
+        self._bodies = bodies
 
     # Append and close
 
@@ -46,7 +55,7 @@ class Writes:
         headers, body, stream = request.headers, request.body, self._by_path.get(key)
         if (
             stream is not None
-            and body
+            and 0 < len(body) < LARGE_BODY_BYTES
             and headers.get(b"content-type") == stream.content_type
             and not (stream.closed or stream.deleted or stream.is_mortal or stream.is_json)
             and arguments.WRITER_HEADERS.isdisjoint(headers)
@@ -88,15 +97,54 @@ class Writes:
             self._appended((request, stream, command), decided)
             return
         if body and stream.is_json:
-            problem = _split_json(command)
+            if is_large_json(body):
+                self._split_large(request, key, command)
+                return
+            problem = self._split_json(command)
             if problem is not None:
                 self._appended((request, stream, command), decided or problem)
                 return
+        elif len(body) >= LARGE_BODY_BYTES:
+            command.data, command.pieces = b"", (body,)
+        self._submit_append(request, stream, command)
+
+    def _submit_append(self, request: Request, stream: Stream, command: Append) -> None:
         entry = (command, self._appended, (request, stream, command))
-        if body and self._budget.full_shards:
+        if command.count and self._budget.full_shards:
             self._budget.submit(stream.stream_id % self._engine.machine.shards, entry)
         else:
-            self._submit(entry)
+            self._engine.submit_entry(entry)
+
+    def _split_json(self, command: Append) -> StreamError | None:
+        """Replaces the body by its messages, or says why it has none."""
+        try:
+            command.data, command.ends, command.count = json_mode.split_body(command.data)
+        except InvalidJson as error:
+            return error
+        if not command.count:
+            return _nothing_to_append()
+        if command.count > self._bodies.messages_max:
+            return json_mode.too_many(command.count, self._bodies.messages_max)
+        return None
+
+    def _split_large(self, request: Request, key: bytes, command: Append) -> None:
+        """The same off the loop. The stream may be another one when it is done, or none."""
+        body, command.data, request.body = command.data, b"", b""
+
+        def done(messages: LargeMessages) -> None:
+            if not messages.total:
+                raise _nothing_to_append()
+            command.now_ms = self._clock.now_ms()
+            stream = self._engine.find(key, command.now_ms)
+            command.stream_id = stream.stream_id
+            command.pieces, command.ends, command.count = messages
+            decided = decide_append(stream, command)
+            if decided is not None and is_final(decided):
+                self._appended((request, stream, command), decided)
+            else:
+                self._submit_append(request, stream, command)
+
+        self._bodies.run(request, lambda: self._bodies.split_json(body), done)
 
     @staticmethod
     def _appended(waiting: Waiting, outcome: Outcome) -> None:
@@ -166,7 +214,32 @@ class Writes:
         find_fork_place(self._reads, request, source, command, found)
 
     def _submit_create(self, request: Request, command: CreateStream) -> None:
-        self._add_initial_content(command, request.body)
+        """With the body as its first content."""
+        body = request.body
+        if not body:
+            self._submit_created(request, command)
+        elif not content_types.is_json(content_types.essence(command.content_type)):
+            is_large = len(body) >= LARGE_BODY_BYTES
+            command.data, command.pieces = (b"", (body,)) if is_large else (body, ())
+            command.count = 1
+            self._submit_created(request, command)
+        elif is_large_json(body):
+            request.body = b""
+
+            def done(messages: LargeMessages) -> None:
+                command.pieces, command.ends, command.count = messages
+                command.now_ms = self._clock.now_ms()
+                self._settle_lifetimes(command)
+                self._submit_created(request, command)
+
+            self._bodies.run(request, lambda: self._bodies.split_json(body), done)
+        else:
+            command.data, command.ends, command.count = json_mode.split_body(body)
+            if command.count > self._bodies.messages_max:
+                raise json_mode.too_many(command.count, self._bodies.messages_max)
+            self._submit_created(request, command)
+
+    def _submit_created(self, request: Request, command: CreateStream) -> None:
         entry = (command, self._created, (request, command))
         if command.count and self._budget.full_shards:
             self._budget.submit(self._engine.machine.shard_of(command.path), entry)
@@ -196,15 +269,6 @@ class Writes:
 
     def _source_key(self, raw_path: bytes) -> bytes:
         return self._paths.any_key(raw_path)
-
-    @staticmethod
-    def _add_initial_content(command: CreateStream, body: bytes) -> None:
-        if not body:
-            return
-        if content_types.is_json(content_types.essence(command.content_type)):
-            command.data, command.ends, command.count = json_mode.split_body(body)
-        else:
-            command.data, command.count = body, 1
 
     def _created(self, waiting: tuple[Request, CreateStream], outcome: Outcome) -> None:
         request, command = waiting
@@ -250,15 +314,8 @@ def _needs_fork_place(command: CreateStream, decided: Outcome | None) -> bool:
     return decided is None or isinstance(decided, InvalidRequest)
 
 
-def _split_json(command: Append) -> InvalidJson | None:
-    """Replaces the body by its messages, or says why it has none."""
-    try:
-        command.data, command.ends, command.count = json_mode.split_body(command.data)
-    except InvalidJson as error:
-        return error
-    if not command.count:
-        return InvalidJson("an empty array appends nothing; send at least one message")
-    return None
+def _nothing_to_append() -> InvalidJson:
+    return InvalidJson("an empty array appends nothing; send at least one message")
 
 
 def _closure_headers(stream: Stream, refusal: StreamError) -> bytes:

@@ -23,7 +23,7 @@ from millstream.errors import (
 from millstream.faults import Faults
 from millstream.journal.contract import Entry, Journal, Reply
 from millstream.limits import PREPARE_STEPS_PER_TURN
-from millstream.state.commands import AnyCommand, Append
+from millstream.state.commands import AnyCommand, Append, CreateStream
 from millstream.state.decisions import gone
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done, Outcome
@@ -105,10 +105,17 @@ class Engine:
         steps = self.machine.prepare(entry[0])
         is_prepared = self._prepare(steps, entry)
         if is_prepared:
-            self.journal.submit(entry)
+            self._hand_over(entry)
         elif is_prepared is False:
             self.machine.horizon.hold()
             self._loop.call_soon(self._prepare_more, steps, entry)
+
+    def _hand_over(self, entry: Entry) -> None:
+        command = entry[0]
+        if isinstance(command, Append | CreateStream) and command.pieces:
+            self.journal.submit_large(entry)
+        else:
+            self.journal.submit(entry)
 
     def _prepare_more(self, steps: Iterator[None], entry: Entry) -> None:
         is_prepared = self._prepare(steps, entry)
@@ -117,7 +124,7 @@ class Engine:
             return
         self.machine.horizon.release()
         if is_prepared:
-            self.journal.submit(entry)
+            self._hand_over(entry)
 
     def _prepare(self, steps: Iterator[None], entry: Entry) -> bool | None:
         """Whether all is in memory now. None: it cannot be, and whoever waits will hear so."""

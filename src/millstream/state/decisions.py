@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from sys import byteorder
+
+import numpy as np
 
 from millstream.errors import (
     BucketNotFound,
@@ -21,6 +24,7 @@ from millstream.errors import (
     StreamGone,
     StreamNotFound,
 )
+from millstream.limits import BLOCK_BYTES
 from millstream.protocol import content_types
 from millstream.protocol.offsets import Offset
 from millstream.state.commands import Append, CreateStream, PublishSnapshot
@@ -165,10 +169,29 @@ def holds_together(command: Append | CreateStream) -> bool:
     """Whether the content is as many messages as it says."""
     if not command.count:
         return True
+    if command.pieces or len(command.data) > BLOCK_BYTES:
+        return _large_holds_together(command)
     if not command.ends:
         return command.count == 1 and bool(command.data)
     is_counted = len(command.ends) == 4 * command.count
     return is_counted and int.from_bytes(command.ends[-4:], byteorder) == len(command.data)
+
+
+def _large_holds_together(command: Append | CreateStream) -> bool:
+    """Its blocks are cut at the ends, so each of them must be one."""
+    pieces = command.pieces or (command.data,)
+    borders = list(accumulate(map(len, pieces)))
+    if not all(pieces) or (command.pieces and command.data):
+        return False
+    if not command.ends:
+        return command.count == 1
+    if len(command.ends) != 4 * command.count:
+        return False
+    ends = np.frombuffer(command.ends, np.uint32)
+    is_ascending = bool(ends[0] > 0) and bool((ends[1:] > ends[:-1]).all())
+    if not is_ascending or int(ends[-1]) != borders[-1]:
+        return False
+    return bool((ends[np.searchsorted(ends, borders)] == borders).all())
 
 
 def content_torn() -> StreamError:

@@ -13,6 +13,7 @@ from millstream.formats.wal import (
     decode_record,
     decode_segment_header,
     encode_batch,
+    encode_parts,
     encode_segment_header,
     find_records,
 )
@@ -95,6 +96,13 @@ def test_a_batch_decodes_to_its_payloads_numbered_in_order(
     assert [record.payload for record in records] == payloads
     assert [record.lsn for record in records] == [first_lsn + i for i in range(len(payloads))]
     assert [record.place for record in records] == list(range(len(payloads)))
+
+
+@given(st.lists(st.lists(st.binary(max_size=20), max_size=4), max_size=6), st.integers(1, 2**60))
+@brief
+def test_a_batch_in_parts_is_the_same_bytes(payloads: list[list[bytes]], first_lsn: int) -> None:
+    whole = encode_batch([b"".join(parts) for parts in payloads], first_lsn, SALT)
+    assert b"".join(encode_parts(payloads, first_lsn, SALT)) == whole
 
 
 def test_a_record_is_laid_out_as_documented() -> None:

@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from millstream.errors import ShuttingDown
-from millstream.journal.contract import Journal
+from millstream.journal.contract import Entry, Journal
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.wal import WalJournal
+from millstream.limits import COMMIT_COMMANDS_MAX
+from millstream.state.commands import Append, decode_command
 from tests.unit.journal.fake_disk import FakeDisk
-from tests.unit.journal.listeners import PATIENCE_SECONDS, Listener, entry
-from tests.unit.journal.log_files import writer_on
+from tests.unit.journal.listeners import PATIENCE_SECONDS, Listener, entry, ignore
+from tests.unit.journal.log_files import recover, writer_on
 
 Story = Callable[[Journal, Listener], Awaitable[None]]
 
@@ -84,6 +86,64 @@ def test_commands_of_one_round_share_a_batch(tell: Tell) -> None:
         assert listener.batches == [[0, 1, 2, 3, 4]]
 
     tell(story)
+
+
+def test_a_batch_has_a_bounded_number_of_commands(tell: Tell) -> None:
+    """They are applied in one go, and nobody shall wait long for that."""
+
+    async def story(journal: Journal, listener: Listener) -> None:
+        count = 2 * COMMIT_COMMANDS_MAX + 500
+        for number in range(count):
+            journal.submit(entry(number))
+        await listener.wait_until(lambda: len(listener.numbers) == count)
+        assert listener.numbers == list(range(count))
+        assert max(map(len, listener.batches)) <= COMMIT_COMMANDS_MAX
+        assert len(listener.batches) == 3
+        assert listener.lsns[-1] == count
+
+    tell(story)
+
+
+def test_large_commands_keep_their_place(tell: Tell) -> None:
+    async def story(journal: Journal, listener: Listener) -> None:
+        for number in range(40):
+            if number % 3:
+                journal.submit(entry(number))
+            else:
+                journal.submit_large(large_entry(number))
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        await listener.wait_until(lambda: len(listener.numbers) == 40)
+        assert listener.numbers == list(range(40))
+
+    tell(story)
+
+
+def large_entry(number: int) -> Entry:
+    pieces = (b"%d" % number, b"x" * (number % 5) * 1000 + b"y")
+    return Append(number, 1, b"", b"ends", 2, pieces=pieces), ignore, number
+
+
+def test_large_commands_are_recovered_as_they_were() -> None:
+    disk = FakeDisk()
+
+    async def story() -> None:
+        journal, listener = WalJournal(writer_on(disk, segment_bytes=2048), fail), Listener()
+        listener.start(journal)
+        for number in range(40):
+            if number % 3:
+                journal.submit(entry(number))
+            else:
+                journal.submit_large(large_entry(number))
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        await journal.close()
+
+    asyncio.run(story())
+    _, replayed = recover(disk)
+    assert [decode_command(payload) for _, payload in sorted(replayed.items())] == [
+        (entry(number) if number % 3 else large_entry(number))[0] for number in range(40)
+    ]
 
 
 def test_an_entry_comes_back_as_the_very_objects_that_were_submitted(tell: Tell) -> None:

@@ -16,6 +16,7 @@ from millstream.state.commands import (
     TouchStream,
     decode_command,
     encode_command,
+    encode_in_parts,
 )
 
 EVERY_KIND: list[AnyCommand] = [
@@ -38,6 +39,22 @@ def test_a_command_decodes_to_what_was_encoded(command: AnyCommand) -> None:
     decoded = decode_command(encode_command(command))
     assert type(decoded) is type(command)
     assert decoded == command
+
+
+LARGE: list[Append | CreateStream] = [
+    Append(5, 7, b"", b"ends", 2, b"a/b", pieces=(b"x" * 70_000, b"y")),
+    CreateStream(5, b"a/b", b"text/plain", count=1, pieces=(b"x" * 300,)),
+    Append(5, 7, pieces=tuple(b"%d" % number for number in range(70_000))),
+]
+
+
+@pytest.mark.parametrize("command", [*EVERY_KIND, *LARGE], ids=lambda c: type(c).__name__)
+def test_a_command_in_parts_decodes_to_the_same_and_copies_no_piece(command: AnyCommand) -> None:
+    parts = encode_in_parts(command)
+    assert decode_command(b"".join(parts)) == command
+    if isinstance(command, Append | CreateStream):
+        found = {id(part) for part in parts}
+        assert all(id(piece) in found for piece in command.pieces)
 
 
 def test_every_field_of_every_command_is_in_its_bytes() -> None:
