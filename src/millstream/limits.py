@@ -15,7 +15,7 @@ TTL_SECONDS_MAX = (
     100 * 365 * 86_400
 )  # a century; beyond it arithmetic on dates stops meaning anything
 
-APPEND_MESSAGES_MAX = 1024 * KIB  # unless a setting says more: a megabyte of the smallest JSON
+APPEND_MESSAGES_MAX = 256 * KIB  # unless a setting says more: to apply them takes some 10 ms
 BATCH_FRAMES_MAX = 512  # one answer entry each; what other servers of this route allow
 BATCH_BYTES_MAX = 32 * MIB
 BUCKETED_KEY_BYTES_MAX = 122  # bucket, slash and stream on the bucketed surface
@@ -38,7 +38,11 @@ CHARGED_BODY_BYTES = 64 * KIB  # a body that comes in one piece and is no larger
 SSE_BUFFER_BYTES = (
     256 * KIB
 )  # unsent bytes after which a subscriber is fed from the log again, not from memory
+SSE_PAGE_BYTES = MIB  # in one event: it is copied a few times
+SSE_TURN_BYTES = 2 * MIB  # written to one subscriber before others get their turn
+SSE_TURN_SUBSCRIBERS = 1000  # of one stream told in one go, 10 ms
 BOOTSTRAP_PIECE_BYTES = 64 * KIB  # of a bootstrap's body made at a time; one message may be larger
+BOOTSTRAP_TURN_PIECES = 16  # written before others get their turn: 5 ms of tiny messages
 BOOTSTRAP_WINDOW_BYTES = MIB  # loaded at a time of what is cold: about a row group
 PAGE_BYTES = 4 * MIB  # most in one live answer, and in one that asks for pages without a setting
 SINGLE_ANSWER_BYTES = 512 * KIB  # a longer read is written in pieces, as the client takes them
@@ -67,7 +71,8 @@ WORKER_NAME_BYTES_MAX = 256  # kept with the lease and shown to whoever comes se
 DESCRIPTION_BYTES_MAX = 4 * KIB  # kept for ever and in every checkpoint
 CONTROL_BODY_BYTES_MAX = MIB  # requests about subscriptions: parsed whole, on the loop
 WAKE_STREAMS_MAX = 1000  # streams in one wake, those with work first; the next wake has the rest
-LISTED_STREAMS_MAX = 10_000  # streams in the answer to a GET of a subscription
+LISTED_STREAMS_MAX = 500  # streams in the answer to a GET of a subscription; each may be at rest
+NAMED_STREAMS_MAX = 500  # streams that one request about a subscription names
 PATTERN_SEGMENTS_MAX = 32  # far more than names have, and matching pays for each
 PATTERN_WEIGHT_MAX = 1000  # of all patterns that one new stream can meet: 20 ms at the very worst
 LEASE_MS_MIN, LEASE_MS_MAX = 1000, 600_000  # the protocol's
@@ -91,7 +96,8 @@ SEGMENT_STREAMS_MAX = 5000  # in one flush: publishing their runs takes a few mi
 CAPTURE_STREAMS = 250  # taken for a checkpoint in one go on the loop, about half a millisecond
 CHECKPOINT_FLUSH_BYTES = MIB  # a shard with less hot content puts it into the checkpoint's file
 EVICTIONS_AT_ONCE = 500  # streams put out of memory in one go, well under a millisecond
-DUE_STREAMS_AT_ONCE = 1000  # streams at rest that are ended in one go
+DUE_STREAMS_AT_ONCE = 200  # streams at rest that are ended in one go, 15 ms
+EXPIRIES_AT_ONCE = 1000  # streams in memory whose end is submitted in one go, a few milliseconds
 CATALOG_NUDGE_SECONDS = 60.0  # how often garbage may ask for a newer copy while nothing happens
 CATALOG_UPLOAD_SHARE = 20  # an upload that took a second leaves nineteen free: copies cost CPU
 GARBAGE_GRACE_SECONDS = 60.0  # far longer than a reader takes from its plan to its last object

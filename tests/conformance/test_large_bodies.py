@@ -71,7 +71,7 @@ def test_millions_of_messages_in_one_body_are_refused(memory_api: Api) -> None:
     memory_api.put(path, content_type=JSON)
     reply = memory_api.post(path, array_of(4_000_000), content_type=JSON)
     assert reply.status == 413
-    assert "4000000 messages; at most 1048576" in json.loads(reply.body)["error"]["message"]
+    assert "4000000 messages; at most 262144" in json.loads(reply.body)["error"]["message"]
 
 
 def test_a_batch_of_the_smallest_frames_is_refused_at_once(api: Api) -> None:

@@ -8,6 +8,7 @@ meanwhile, the connection is dropped, so that nobody takes a part for the whole.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,11 @@ from millstream.engine.windows import Windows
 from millstream.errors import InvalidRequest, StreamError
 from millstream.http.message import Request
 from millstream.http.streaming import Sink
-from millstream.limits import BOOTSTRAP_PIECE_BYTES, BOOTSTRAP_WINDOW_BYTES
+from millstream.limits import (
+    BOOTSTRAP_PIECE_BYTES,
+    BOOTSTRAP_TURN_PIECES,
+    BOOTSTRAP_WINDOW_BYTES,
+)
 from millstream.protocol.content_types import DEFAULT_CONTENT_TYPE
 from millstream.protocol.offsets import Offset
 from millstream.state.log import Block, Log
@@ -234,12 +239,16 @@ class BodyWriter:
         self._bootstrap = bootstrap
         self._pieces = bootstrap.pieces(snapshot)
         self._is_loading = False
+        self._is_next_turn_due = False
         self._call_off: Callable[[], None] | None = None
         body.on_drain = self.write
         body.on_end = self._forget
 
     def write(self) -> None:
-        while not self._body.ended and not self._body.is_blocked and not self._is_loading:
+        """As much as the client takes, but not all at once: others want the loop as well."""
+        for _ in range(BOOTSTRAP_TURN_PIECES):
+            if self._body.ended or self._body.is_blocked or self._is_loading:
+                return
             piece = next(self._pieces, _END)
             if piece is None:
                 self._is_loading = True
@@ -248,6 +257,13 @@ class BodyWriter:
                 self._body.end()
             else:
                 self._body.write(piece)
+        if not self._is_next_turn_due:
+            self._is_next_turn_due = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_next_turn_due = False
+        self.write()
 
     def _loaded(self, error: StreamError | None) -> None:
         was_now, self._is_loading = self._call_off is None, False

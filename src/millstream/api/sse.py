@@ -19,6 +19,7 @@ from millstream.engine.engine import Engine
 from millstream.errors import InvalidOffset, StreamError
 from millstream.http.message import Request
 from millstream.http.streaming import Sink, encode_chunk
+from millstream.limits import SSE_PAGE_BYTES, SSE_TURN_BYTES, SSE_TURN_SUBSCRIBERS
 from millstream.protocol import content_types, sse
 from millstream.protocol.cursors import current_cursor, decode_cursor, next_cursor
 from millstream.protocol.offsets import Offset
@@ -50,7 +51,7 @@ class Subscriptions:
         self.heartbeat_seconds = heartbeat_seconds
         self.subscribers = 0
         self.heartbeat: Frame = (encode_chunk(sse.HEARTBEAT), sse.HEARTBEAT)
-        self.page_bytes = reads.page_bytes
+        self.page_bytes = min(reads.page_bytes, SSE_PAGE_BYTES)
         self.windows = reads.windows
         self._reads = reads
         self._feeds: dict[int, Feed] = {}
@@ -111,6 +112,8 @@ class Feed:
         self.subscribers: set[Subscriber] = set()
         self.is_plain_text = not stream.is_json and content_types.is_text(stream.essence)
         self._frames: dict[tuple[object, ...], Frame] = {}
+        self._untold: list[Subscriber] = []
+        self._is_round_due = False  # something happened since that round began
 
     def add(self, subscriber: Subscriber) -> None:
         self.subscribers.add(subscriber)
@@ -128,17 +131,40 @@ class Feed:
             subscriber.end()
 
     def stream_changed(self) -> None:
-        """Most subscribers wait at the same place: they all get the very same bytes."""
+        """Tells all subscribers, some at a time; who is told late is told all there is by then."""
         if self.stream.deleted:
             self.shut_down()
+        elif len(self.subscribers) <= SSE_TURN_SUBSCRIBERS:
+            self._tell(list(self.subscribers))
+        elif self._untold:
+            self._is_round_due = True  # once those are told who have not heard of the last one
+        else:
+            self._untold = list(self.subscribers)
+            self._tell_some()
+
+    def _tell_some(self) -> None:
+        some, self._untold = (
+            self._untold[:SSE_TURN_SUBSCRIBERS],
+            self._untold[SSE_TURN_SUBSCRIBERS:],
+        )
+        self._tell(some)
+        if self._untold:
+            self.hub.loop.call_soon(self._tell_some)
+        elif self._is_round_due:
+            self._is_round_due = False
+            self.stream_changed()
+
+    def _tell(self, subscribers: list[Subscriber]) -> None:
+        """Most of them wait at the same place: they all get the very same bytes."""
+        if self.stream.deleted:
             return
         cursor = current_cursor(self.hub.clock.now_ms())
         log = self.stream.log
         place: Position | None = None
         page: Page | None = None
         chunk = data = b""
-        for subscriber in list(self.subscribers):
-            if subscriber.body.is_blocked:
+        for subscriber in subscribers:
+            if subscriber.body.is_blocked or subscriber.body.ended:
                 continue
             if (
                 subscriber.cursor > cursor
@@ -255,8 +281,11 @@ class Subscriber:
 
     def push(self) -> None:
         """Writes everything there is, as far as the client can take it."""
-        log = self._feed.stream.log
+        log, began = self._feed.stream.log, self.position.byte
         while not self.body.is_blocked and not self.body.ended and self._call_off is None:
+            if self.position.byte - began >= SSE_TURN_BYTES:
+                self._feed.hub.loop.call_soon(self.push)
+                return
             if self.position.ordinal < log.held_ordinal:
                 if not self._push_old():
                     break

@@ -34,6 +34,7 @@ from millstream.limits import (
     LEASE_MS_MAX,
     LEASE_MS_MIN,
     LISTED_STREAMS_MAX,
+    NAMED_STREAMS_MAX,
     PATTERN_SEGMENTS_MAX,
     PATTERN_WEIGHT_MAX,
     SUBSCRIPTION_ID_BYTES_MAX,
@@ -329,6 +330,10 @@ def _normal(pattern: str) -> bytes:
 
 
 def _keys_of(streams: Sequence[str]) -> tuple[bytes, ...]:
+    if len(streams) > NAMED_STREAMS_MAX:
+        raise InvalidSubscriptionRequest(
+            f"streams names {len(streams)}; at most {NAMED_STREAMS_MAX} are allowed in one request"
+        )
     return tuple(sorted({stream_key_of(stream) for stream in streams}))
 
 

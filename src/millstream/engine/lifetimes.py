@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
-from millstream.limits import DUE_STREAMS_AT_ONCE
+from millstream.limits import DUE_STREAMS_AT_ONCE, EXPIRIES_AT_ONCE
 from millstream.state.commands import ExpireStream, TouchStream
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TOUCHES_PER_WINDOW = 4
 RETRY_SECONDS, RETRY_SECONDS_MAX = 1.0, 30.0
+AGAIN_SECONDS = 0.05  # when more streams at rest than are looked at in one go have to end
 COMPLAINT = "cannot end streams whose time has come"
 SLEEP_SECONDS_MAX = 3600.0  # the wall clock may be set; look again now and then
 
@@ -110,6 +111,8 @@ class Lifetimes:
                     ended += 1
             if len(due) < limit:
                 break
+        if ended >= DUE_STREAMS_AT_ONCE:
+            return AGAIN_SECONDS
         next_ms = at_rest.next_deadline()
         if next_ms is None:
             return None
@@ -200,7 +203,9 @@ class Lifetimes:
     def _expire_due(self) -> None:
         self._timer = None
         now_ms = self._engine.clock.now_ms()
-        while self._due and self._due[0][0] <= now_ms:
+        for _ in range(EXPIRIES_AT_ONCE):  # the timer comes back for the others
+            if not self._due or self._due[0][0] > now_ms:
+                break
             _, stream_id = heapq.heappop(self._due)
             self._followed.discard(stream_id)
             try:
