@@ -70,6 +70,7 @@ clients: $(VENV)/.dev $(CLIENTS_DIR)/node_modules/.installed
 bench-smoke: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/python -m bench --smoke
 	$(BIN)/python -m bench.soak --smoke
+	$(BIN)/python -m bench.soak --smoke --hostile
 
 ## bench: every workload against the Node reference server in the same run (needs wrk: apt-get install wrk);
 ## BASE=dir: against another checkout of Millstream instead, in turns; ONLY=append,catch_up chooses workloads
@@ -77,9 +78,10 @@ bench: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
 	$(BIN)/python -m bench $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only $(ONLY))
 
 ## soak: 100,000 streams, 2 GiB, mixed load under a small hot budget, everything checked; MINUTES=n
+## HOSTILE=1 adds clients who mean harm, under the default settings
 .PHONY: soak
 soak: $(VENV)/.dev
-	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(HOSTILE),--hostile)
 
 ## crash: the long crash hunt, by hand; SEEDS=n seeds, SEED=n starts or replays one
 crash: $(VENV)/.dev

@@ -11,6 +11,7 @@ A newcomer reads, in this order:
 - `measure.py`    percentiles, spreads and the disk; `figures.py` says what each number means
 - `targets.py`    what we promised ourselves; `report.py` prints it
 - `soak.py`       `make soak`: minutes of mixed load under a small hot budget, everything checked
+- `soak_hostile.py` the clients of a soak who mean harm
 - `stalls.py`     by hand: the server, telling what held its event loop up
 
 Every repeat starts its server anew on an empty directory: no figure depends on what ran before.

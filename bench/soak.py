@@ -1,5 +1,8 @@
 """`make soak MINUTES=10`: very many streams, mixed writers and readers, a small hot budget.
 
+With HOSTILE=1 there are clients among them who mean harm (soak_hostile.py), and the server has its
+default settings but for those named behind `--`.
+
 Memory must stay in bounds all the time, and in the end every stream must read back byte for byte.
 Progress goes to standard error, a summary as one line of JSON to standard output. The exit code is
 1 when a check failed. What was written follows from the seed; which of two requests came first
@@ -28,6 +31,7 @@ from bench.own_server import OwnServer
 from bench.servers import KINDS
 from bench.soak_clients import BUCKET, LONG_POLL, Progress, Reader, Writer, check_streams, path_of
 from bench.soak_content import Content
+from bench.soak_hostile import Hostile
 from bench.wire import BINARY, JSON, encode_request, send_all, send_bulk
 from millstream.formats.wal import crc32c
 
@@ -39,6 +43,8 @@ READ_PAUSE_SECONDS = 0.01
 SAMPLE_SECONDS = 0.25
 PROGRESS_SECONDS = 5.0
 SHARDS = 16
+RSS_MAX_MIB = 400
+HOSTILE_RSS_MAX_MIB = 1200  # what docs/operations.md promises for the default settings
 TIME_TO_WRITE = 0.8  # of the minutes; creating and checking take the rest
 
 
@@ -50,11 +56,16 @@ class Soak:
     rss_max_mib: int
     seed: int
     flags: tuple[str, ...]
+    is_hostile: bool = False
 
 
-def small(seed: int) -> Soak:
-    flags = ("--hot-bytes", "1MiB", "--flush-bytes", "64KiB", "--checkpoint-wal-bytes", "2MiB")
-    return Soak(0.1, 300, 8 * 2**20, 400, seed, (*flags, "--resident-streams", "100"))
+def small(seed: int, is_hostile: bool) -> Soak:
+    flags = (
+        *("--hot-bytes", "1MiB", "--flush-bytes", "64KiB", "--checkpoint-wal-bytes", "2MiB"),
+        *("--resident-streams", "100"),
+    )
+    size, rss_max_mib = (2, HOSTILE_RSS_MAX_MIB) if is_hostile else (8, RSS_MAX_MIB)
+    return Soak(0.1, 300, size * 2**20, rss_max_mib, seed, flags, is_hostile)
 
 
 class Sampler:
@@ -150,6 +161,7 @@ def run(soak: Soak, work_dir: Path) -> dict[str, Any]:
         "written_mib": round(progress.bytes_written / 2**20, 1),
         "appends": progress.appends,
         "appends_full": progress.full,
+        "harm": progress.harm,
         "read_mib": round(progress.bytes_read / 2**20, 1),
         "reads": dict(progress.reads),
         "rss_peak_mib": round(rss_peak_mib, 1),
@@ -185,13 +197,20 @@ def _mix(
         Writer(own.port, content, progress, number, WRITERS, soak.seed) for number in range(WRITERS)
     ]
     readers = [Reader(own.port, content, progress, number, soak.seed) for number in range(READERS)]
-    with ThreadPoolExecutor(WRITERS + READERS) as pool:
+    hostile = Hostile(own.port, progress, soak.streams, soak.seed)
+    harm = hostile.workers() if soak.is_hostile else []
+    with ThreadPoolExecutor(WRITERS + READERS + len(harm)) as pool:
+        harming = [pool.submit(_guarded, progress, work) for work in harm]
         reading = [pool.submit(_guarded, progress, r.read, READ_PAUSE_SECONDS) for r in readers]
         share = soak.bytes_in_all // WRITERS
         writing = [pool.submit(_guarded, progress, w.write, share, seconds) for w in writers]
         _wait(writing)
         progress.ended.set()
         _wait(reading)
+        _wait(harming)
+    progress.harm = hostile.done
+    if harm and len(hostile.done) < len(harm):
+        progress.mismatches.append(f"some harm was never done: {hostile.done}")
     if not progress.mismatches:
         progress.ended.clear()
 
@@ -231,20 +250,24 @@ def main() -> int:
     options = _parse_options()
     seed = options.seed if options.seed is not None else secrets.randbelow(2**32)
     say(f"seed {seed}")
-    flags = ("--hot-bytes", options.hot_bytes)
+    flags = () if options.hostile else ("--hot-bytes", options.hot_bytes or "64MiB")
+    if options.hot_bytes:
+        flags = ("--hot-bytes", options.hot_bytes)
+    rss_max_mib = HOSTILE_RSS_MAX_MIB if options.hostile else RSS_MAX_MIB
     soak = Soak(
         options.minutes,
         options.streams,
         int(options.gib * 2**30),
-        options.rss_max_mib,
+        options.rss_max_mib or rss_max_mib,
         seed,
         (*flags, *options.server_flags),
+        options.hostile,
     )
     RESULTS_DIR.mkdir(exist_ok=True)
     work_dir = Path(tempfile.mkdtemp(prefix="soak-", dir=options.work_dir or RESULTS_DIR))
     try:
         require_real_disk(work_dir)
-        summary = run(small(seed) if options.smoke else soak, work_dir)
+        summary = run(small(seed, options.hostile) if options.smoke else soak, work_dir)
     except BenchError as error:
         say(f"soak: {error}")
         return 1
@@ -262,8 +285,9 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--gib", type=float, default=2, help="to write in all")
-    parser.add_argument("--hot-bytes", default="64MiB")
-    parser.add_argument("--rss-max-mib", type=int, default=400)
+    parser.add_argument("--hot-bytes", help="64MiB, or the server's default with --hostile")
+    parser.add_argument("--rss-max-mib", type=int, help=f"{RSS_MAX_MIB}, or {HOSTILE_RSS_MAX_MIB}")
+    parser.add_argument("--hostile", action="store_true", help="clients who mean harm among them")
     parser.add_argument("--seed", type=int, help="repeat the content of an earlier run")
     parser.add_argument("--smoke", action="store_true", help="a few seconds; must just work")
     parser.add_argument("--keep", action="store_true", help="leave the data folder behind")

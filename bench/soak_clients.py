@@ -39,6 +39,7 @@ class Progress:
     full: int = 0  # appends answered with 503
     bytes_read: int = 0
     reads: Counter[str] = field(default_factory=Counter)
+    harm: dict[str, int] = field(default_factory=dict)  # by hostile clients
     mismatches: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)

@@ -9,7 +9,7 @@ interpreter (`others_cpu_ms`), or a machine that has other things to do: `machin
 threads of ours were ready to run and got no processor, `held_ms` is what is left of the stall
 without that. Each is one JSON line on standard error, and so is every long garbage collection.
 SIGUSR1 prints what the process holds, SIGUSR2 makes malloc return what it can and tells how much
-that was.
+that was. SIGALRM holds the loop up for a moment, to see that somebody notices.
 """
 
 import asyncio
@@ -118,10 +118,11 @@ class Watch:
             time.sleep(MARK_SECONDS)
         used = Used(*(b - a for a, b in zip(before, self._used_marked, strict=True)))
         seconds = self.marked - began - MARK_SECONDS
+        blamed = min(seconds - used.queued, used.all_cpu)  # who holds anything up is at work
         say(
             {
                 "stall_ms": round(seconds * 1000, 1),
-                "held_ms": round(max(used.loop_cpu, seconds - used.queued) * 1000, 1),
+                "held_ms": round(max(used.loop_cpu, blamed) * 1000, 1),
                 "loop_cpu_ms": round(used.loop_cpu * 1000, 1),
                 "others_cpu_ms": round((used.all_cpu - used.loop_cpu) * 1000, 1),
                 "machine_ms": round(used.queued * 1000, 1),
@@ -209,11 +210,18 @@ def watch() -> None:
             watching.start(asyncio.get_running_loop())
             yield url
 
+    def hold(number: int, frame: FrameType | None) -> None:
+        """For tests of this program."""
+        until = time.thread_time() + 0.12
+        while time.thread_time() < until:
+            pass
+
     def tell(number: int, frame: FrameType | None) -> None:
         for tier in tiers:
             say(holdings(tier))
 
     signal.signal(signal.SIGUSR1, tell)
+    signal.signal(signal.SIGALRM, hold)
     signal.signal(signal.SIGUSR2, trim)
     ColdTier.__init__ = remember  # type: ignore
     assemble.running = watched
