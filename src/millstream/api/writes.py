@@ -112,8 +112,10 @@ class Writes:
         entry = (command, self._appended, (request, stream, command))
         if command.count and self._budget.full_shards:
             self._budget.submit(stream.stream_id % self._engine.machine.shards, entry)
+        elif command.pieces:
+            self._engine.journal.submit_large(entry)
         else:
-            self._engine.submit_entry(entry)
+            self._submit(entry)
 
     def _split_json(self, command: Append) -> StreamError | None:
         """Replaces the body by its messages, or says why it has none."""
