@@ -73,6 +73,7 @@ class Preparation:
         self._horizon = machine.horizon
         self._shelf = shelf
         self._ending: Counter[int] = Counter()  # streams that commands under way mean to end
+        self._enders = 0  # commands under way that may each end a stream
         self._steps: dict[type, Callable[[Any], Steps]] = {
             Append: self._stream,
             TouchStream: self._stream,
@@ -127,6 +128,7 @@ class Preparation:
     # The end of a stream
 
     def _creation(self, command: CreateStream) -> Steps:
+        self._count_ender()
         yield from self._name(command.path)
         if command.fork_from is not None:
             yield from self._name(command.fork_from)
@@ -136,10 +138,18 @@ class Preparation:
 
     def _end(self, command: DeleteStream | ExpireStream) -> Steps:
         stream_id = command.stream_id
+        self._count_ender()
         self._ending[stream_id] += 1
         self._horizon.later(partial(self._no_longer_ending, stream_id), behind=1)
         yield from self._id(stream_id)
         yield from self._ancestors(stream_id)
+
+    def _count_ender(self) -> None:
+        self._enders += 1
+        self._horizon.later(self._discount_ender, behind=1)
+
+    def _discount_ender(self) -> None:
+        self._enders -= 1
 
     def _no_longer_ending(self, stream_id: int) -> None:
         self._ending[stream_id] -= 1
@@ -158,6 +168,8 @@ class Preparation:
     def _ancestors_once(self, stream_id: int) -> Steps:
         """All that may end with this stream, and the first that does not."""
         stream = self._residents.find_by_id(stream_id)
+        if stream is None or stream.forks > self._enders - 1:
+            return  # a fork of it will still be there: it is only marked as deleted
         while stream is not None and stream.origin is not None:
             source_id = stream.origin.source_id
             yield from self._id(source_id)
@@ -166,10 +178,10 @@ class Preparation:
                 return
 
     def _may_end(self, source: Stream) -> bool:
-        """Whether it is deleted, or will be, and its forks may be gone by then: each command that
-        is under way can end one of them."""
+        """Whether it is deleted, or will be, and its forks may be gone by then: each of the
+        commands under way, this one too, can end one of them."""
         is_kept = not source.deleted and source.stream_id not in self._ending
-        return not is_kept and source.forks <= 1 + self._horizon.under_way
+        return not is_kept and source.forks <= self._enders
 
     # Subscriptions
 
