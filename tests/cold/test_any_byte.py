@@ -101,7 +101,10 @@ def content_of(hot: HotContent) -> tuple[int, bytes, list[int]]:
 
 
 def started(folder: Path) -> dict[str, Any]:
-    """All that a start on this folder would serve. Raises StartupError when it does not start."""
+    """All that a start on this folder would serve. Raises StartupError when it does not start.
+
+    The list of garbage is no part of it: what is missing there is found by looking at the store.
+    """
     config = config_of(folder)
     data_folder = DataFolder(folder)
     objects = ObjectStore(cold_settings(config))
@@ -121,7 +124,6 @@ def started(folder: Path) -> dict[str, Any]:
                 "segments": segments,
                 "runs": [catalog.runs_in(segment) for segment in segments],
                 "cold": [reader.load_runs(s, catalog.runs_in(s)) for s in segments],
-                "garbage": sorted(catalog.garbage()),
                 "snapshots": [objects.get(SNAPSHOTS + name) for name in snapshot_names(folder)],
             }
         finally:

@@ -8,6 +8,7 @@ was found. What has to fit together is compared in consistency.py.
 from __future__ import annotations
 
 import hashlib
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,8 @@ from millstream.tier.segments import SegmentReader
 
 SEGMENT_THREADS = 4  # segments read at once: one is fetched while another is decoded
 CACHE_BYTES = 64 * MIB  # row groups of one segment on their way; nothing is read twice
+
+_SEGMENT_NAME = re.compile(r"segments/[0-9]{4}/[0-9]{13}-[0-9a-f]{8}\.parquet")
 
 Progress = Callable[[str, int, int], None]  # what, how much of it is done, how much there is
 
@@ -83,7 +86,7 @@ class _Walk:
         self._objects = ObjectStore(cold_settings(config))
         self._reader = SegmentReader(self._objects, CACHE_BYTES)
         self._differences: list[str] = []
-        self._copy = Path()
+        self._copy: Path | None = None
         self._consistency = Consistency(progress)
         self._records = self._segments = self._runs = self._run_bytes = 0
         self._manifest_lsn: int | None = None
@@ -114,7 +117,7 @@ class _Walk:
             self._add(str(error))  # what this says cannot be followed any further
             return False
         except OSError as error:
-            if error.filename is None or str(self._copy) not in str(error.filename):
+            if self._copy is None or str(self._copy) not in str(error.filename):
                 raise
             self._add(str(error))
             return False
@@ -127,7 +130,9 @@ class _Walk:
 
     def _add(self, difference: str) -> None:
         """A difference is named by its file, not by the copy of that."""
-        text = difference.replace(str(self._copy), str(self._folder.catalog))
+        text = difference
+        if self._copy is not None:
+            text = text.replace(str(self._copy), str(self._folder.catalog))
         if text not in self._differences:
             self._differences.append(text)
 
@@ -144,15 +149,16 @@ class _Walk:
         if owner not in (None, store_id):
             yield f"{self._objects.settings.url} belongs to store {owner}, the folder is {store_id}"
             return
-        with copied_catalog(self._folder) as self._copy:
+        with copied_catalog(self._folder) as copy:
+            self._copy = copy
             yield from self._check_log()
-            with self._opened() as catalog:
+            with self._opened(copy) as catalog:
                 yield from self._check_state(catalog, owner)
         yield from self._check_manifest()
 
     @contextmanager
-    def _opened(self) -> Iterator[Catalog]:
-        catalog = open_catalog(self._folder, self._copy, self._config.shards)
+    def _opened(self, copy: Path) -> Iterator[Catalog]:
+        catalog = open_catalog(self._folder, copy, self._config.shards)
         try:
             yield catalog
         finally:
@@ -195,6 +201,7 @@ class _Walk:
             yield f"{self._objects.settings.url}: expected the cold data of this store, found none"
         yield from self._consistency.check(catalog, hot, is_whole=is_whole)
         yield from self._check_segments(catalog)
+        yield from self._check_garbage(catalog)
         yield from self._check_snapshots(catalog)
 
     # Segments
@@ -249,6 +256,18 @@ class _Walk:
         except (DamagedSegment, ObjectMissing, ObjectTooShort) as error:
             return error
         return None
+
+    def _check_garbage(self, catalog: Catalog) -> Iterator[str]:
+        """It may be gone already; what is there must be what the catalog means."""
+        for garbage in catalog.garbage():
+            if not _SEGMENT_NAME.fullmatch(garbage.name):
+                yield f"garbage {garbage.name!r}: expected the name of a segment"
+                continue
+            size = self._objects.size(garbage.name)
+            if size not in (None, garbage.size):
+                yield f"garbage {garbage.name}: expected {garbage.size} bytes, found {size} bytes"
+            if garbage.since_lsn > catalog.lsn:
+                yield f"garbage {garbage.name} since {garbage.since_lsn}, behind the log's end"
 
     # Snapshots
 
