@@ -100,8 +100,8 @@ docs: $(VENV)/.runtime
 lock: $(VENV)/.dev
 	$(BIN)/pip install -q uv
 	$(BIN)/uv $(COMPILE) -o requirements/runtime.lock
-	$(BIN)/uv $(COMPILE) --extra pipeline -c requirements/runtime.lock -o requirements/pipeline.lock
-	$(BIN)/uv $(COMPILE) --extra pipeline --extra dev -c requirements/pipeline.lock -o requirements/dev.lock
+	$(BIN)/uv $(COMPILE) --extra pipeline --extra lake -c requirements/runtime.lock -o requirements/pipeline.lock
+	$(BIN)/uv $(COMPILE) --extra pipeline --extra lake --extra dev -c requirements/pipeline.lock -o requirements/dev.lock
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

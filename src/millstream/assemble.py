@@ -21,6 +21,7 @@ from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
 from millstream.api.compression import Compression
 from millstream.api.cors import fixed_headers
+from millstream.api.flush_all import FLUSH_PATH, FlushAll
 from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
 from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
@@ -269,6 +270,7 @@ class ColdTier:
             max(config.resident_streams // 2, 1),
             wal_bytes_recovered=disk.log_bytes,
         )
+        self.flush_all = FlushAll(engine, self.flusher, self.checkpointer, storage.store_id)
         self.checkpointer.after.append(self.residency.shelved)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
         self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
@@ -372,6 +374,7 @@ def _operator_routes(
     if cold is not None:
         routes.append((JOBS_ROOT, cold.jobs.handle))
         routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))
+        routes.append((FLUSH_PATH, cold.flush_all.handle))
     return tuple(routes)
 
 

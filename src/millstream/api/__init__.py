@@ -16,7 +16,7 @@ jobs.py       jobs of the data pipeline: ask, tasks, results, commit
 namespace.py  buckets
 listings.py   what there is, page by page: streams and buckets
 snapshots.py, bootstrap.py, batches.py, forks.py      what hangs below a stream
-flush_cold.py, retention.py, garbage.py               for operators
+flush_cold.py, flush_all.py, retention.py, garbage.py for operators
 operations.py, json_metrics.py  /healthz, /readyz, /metrics, /__ursula/metrics
 errors.py     the one table from errors to status codes
 """

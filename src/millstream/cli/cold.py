@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from typing import Any
 
+from millstream.cli.asking import DEFAULT_SERVER, ask
 from millstream.cli.flags import add_settings, settings_given
 from millstream.cli.progress import ProgressBar
 from millstream.config import Config, InvalidSetting, build_config, parse_count
-from millstream.errors import StartupError
 from millstream.offline.restore import restore
 from millstream.offline.verify import verify
 
 EXIT_DIFFERENT = 1
 GARBAGE_URL = "/__millstream/garbage"
-ANSWER_SECONDS_MAX = 600.0  # a collection of very many objects takes its time
 
 _RESTORE_TEXT = """\
 Build a data folder from what a server left in its cold store, and go on from there:
@@ -68,8 +64,8 @@ def add_cold_commands(commands: _Commands[argparse.ArgumentParser]) -> None:
     collect.add_argument(
         "--server",
         metavar="URL",
-        default="http://127.0.0.1:4437",
-        help="the running server (default: http://127.0.0.1:4437)",
+        default=DEFAULT_SERVER,
+        help=f"the running server (default: {DEFAULT_SERVER})",
     )
     collect.add_argument("--dry-run", action="store_true", help="only show what would go")
 
@@ -151,7 +147,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
 
 
 def run_gc(arguments: argparse.Namespace) -> int:
-    answer = _ask(arguments.server, "GET" if arguments.dry_run else "POST")
+    answer = ask(arguments.server, "GET" if arguments.dry_run else "POST", GARBAGE_URL)
     if not arguments.dry_run:
         _print_table(answer["deleted"]["listed"])
         print(f"deleted {_totals(answer['deleted'])}")
@@ -160,28 +156,6 @@ def run_gc(arguments: argparse.Namespace) -> int:
     print(f"would go now: {_totals(answer['ready'])}")
     print(f"has to wait:  {_totals(answer['waiting'])}")
     return 0
-
-
-def _ask(server: str, method: str) -> Any:
-    url = server.rstrip("/") + GARBAGE_URL
-    if not url.startswith(("http://", "https://")):
-        raise InvalidSetting(
-            f"--server: {server!r} is not an address such as http://127.0.0.1:4437"
-        )
-    request = urllib.request.Request(url, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS_MAX) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        text = error.read().decode(errors="replace")
-        try:
-            text = json.loads(text)["error"]["message"]
-        except (ValueError, KeyError, TypeError):
-            pass
-        raise StartupError(f"{url} answered {error.code}: {text}") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise StartupError(f"{url} does not answer: {reason}; is the server running?") from error
 
 
 def _print_table(listed: Iterable[dict[str, Any]]) -> None:

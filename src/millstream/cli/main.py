@@ -17,6 +17,7 @@ from millstream import __version__
 from millstream.assemble import serve
 from millstream.cli.cold import add_cold_commands, run_gc, run_restore, run_verify
 from millstream.cli.flags import add_settings, settings_given
+from millstream.cli.lake import add_lake, run_lake
 from millstream.cli.pipeline import add_pipeline, run_pipeline
 from millstream.cli.without_pandas import refuse_pandas
 from millstream.config import Config, InvalidSetting, build_config
@@ -44,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_serve(commands)
     add_pipeline(commands)
     add_cold_commands(commands)
+    add_lake(commands)
     return parser
 
 
@@ -79,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         "restore": run_restore,
         "verify": run_verify,
         "gc": run_gc,
+        "lake": run_lake,
     }
     return commands[arguments.command](arguments)
 

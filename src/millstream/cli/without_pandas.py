@@ -21,4 +21,5 @@ class _Refusal(MetaPathFinder):
 
 def refuse_pandas() -> None:
     """From now on, for this process: to whoever tries, pandas is not installed."""
-    sys.meta_path.insert(0, _Refusal())
+    if not any(isinstance(finder, _Refusal) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Refusal())

@@ -39,6 +39,15 @@ class Hole(NamedTuple):
     last_lsn: int | None  # None: nothing tells how many there were
     problem: str
 
+    @property
+    def is_header(self) -> bool:
+        """Only the header of a file is lost; what it said is told by the records behind it."""
+        return self.first_lsn is None and self.end == SEGMENT_HEADER_BYTES
+
+    def ends_before(self, lsn: int) -> bool:
+        """Whether only records before this one are lost."""
+        return self.last_lsn is not None and self.last_lsn < lsn
+
     def __str__(self) -> str:
         return f"{self.file} is damaged at byte {self.position}: {self.problem}"
 

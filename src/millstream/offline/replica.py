@@ -17,6 +17,7 @@ from millstream.formats.images import HotContent
 from millstream.journal.disk import Disk
 from millstream.journal.folder import Places
 from millstream.journal.recovery import recover_log
+from millstream.journal.skipped import load_skipped
 from millstream.recover import Replay, load_state
 from millstream.state.machine import StateMachine
 from millstream.state.records import take_records
@@ -50,7 +51,8 @@ def open_catalog(folder: Places, copy: Path, shards: int | None) -> Catalog:
 def replay_folder(disk: Disk, folder: Places, catalog: Catalog) -> tuple[StateMachine, int]:
     """All that a start would read; the state, and its position. Raises what a start would."""
     machine, lsn = load_state(disk, folder, catalog, catalog.shards)
-    recovered = recover_log(disk, folder.wal, folder.store_id, lsn, Replay(machine))
+    replay = Replay(machine, load_skipped(folder.path))
+    recovered = recover_log(disk, folder.wal, folder.store_id, lsn, replay)
     return machine, recovered.next_lsn - 1
 
 
