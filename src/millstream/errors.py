@@ -335,7 +335,8 @@ class DamagedData(StartupError):
         super().__init__(
             f"{file} is damaged at byte {position}: expected {expected}, found {found}. "
             "Records behind this place were acknowledged, so nothing was changed. "
-            "Restore the file from a backup, or move the data folder away to start empty."
+            "Restore the file from a backup. `millstream verify` lists all that is damaged, "
+            "`millstream salvage` brings the rest into a new folder."
         )
         self.file = file
         self.position = position

@@ -4,7 +4,7 @@ import msgspec
 
 from millstream.formats.changes import StreamRow
 from millstream.formats.images import Place, StreamImage, SubscriptionImage
-from millstream.offline.restore import Cuts, _cut_subscriptions
+from millstream.offline.restore import Cuts, cut_subscriptions
 from millstream.state.images import decode_image, encode_image
 
 
@@ -93,9 +93,9 @@ def test_acknowledgements_of_lost_messages_are_taken_back() -> None:
         *([], 1, None, False, None, None, 0, 0),
     )
     records = [("subscription/s", msgspec.msgpack.encode(image))]
-    [(key, value)] = _cut_subscriptions(records, {b"a/1": (5, 50), b"a/2": (4, 40)})
+    [(key, value)] = cut_subscriptions(records, {b"a/1": (5, 50), b"a/2": (4, 40)})
     assert key == "subscription/s"
     assert value is not None
     cut = msgspec.msgpack.decode(value, type=SubscriptionImage)
     assert cut.links == [(b"a/1", 5, 50, True, False), (b"a/2", 3, 30, True, False)]
-    assert _cut_subscriptions(records, {}) == []
+    assert cut_subscriptions(records, {}) == []

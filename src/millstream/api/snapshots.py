@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from typing import NamedTuple
 
@@ -29,6 +28,7 @@ from millstream.state.decisions import decide_publish
 from millstream.state.log import Log
 from millstream.state.outcomes import Outcome
 from millstream.state.stream import Snapshot, Stream, resolve_in
+from millstream.tier.blobs import snapshot_digest
 
 
 def is_snapshot_url(url: bytes) -> bool:
@@ -96,10 +96,9 @@ class Snapshots:
         self._blobs.hold(name)
 
         def store() -> str:
-            digest = hashlib.sha256(b"%d " % len(content_type) + content_type)
-            digest.update(request.body)
+            digest = snapshot_digest(content_type, request.body)
             self._blobs.store.store(name, request.body)
-            return digest.hexdigest()
+            return digest
 
         def stored(result: str | OSError) -> None:
             if isinstance(result, OSError):

@@ -19,6 +19,7 @@ from millstream.cli.cold import add_cold_commands, run_gc, run_restore, run_veri
 from millstream.cli.flags import add_settings, settings_given
 from millstream.cli.lake import add_lake, run_lake
 from millstream.cli.pipeline import add_pipeline, run_pipeline
+from millstream.cli.salvage import add_salvage, run_salvage
 from millstream.cli.without_pandas import refuse_pandas
 from millstream.config import Config, InvalidSetting, build_config
 from millstream.errors import StartupError
@@ -45,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_serve(commands)
     add_pipeline(commands)
     add_cold_commands(commands)
+    add_salvage(commands)
     add_lake(commands)
     return parser
 
@@ -82,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         "verify": run_verify,
         "gc": run_gc,
         "lake": run_lake,
+        "salvage": run_salvage,
     }
     return commands[arguments.command](arguments)
 

@@ -82,7 +82,7 @@ def _restore(
             "at its first checkpoint or clean stop"
         )
     work = folder.path / UNFINISHED
-    manifest, passed_over = _download_newest(objects, store_id, lsns, work, progress)
+    manifest, passed_over = download_newest(objects, store_id, lsns, work, progress)
     catalog = Catalog.open(work, manifest.shards, store_id)
     try:
         # Behind every manifest there is, also one that was passed over: the next is the newest.
@@ -97,7 +97,7 @@ def _restore(
     return Restored(manifest, streams, shortened, passed_over)
 
 
-def _download_newest(
+def download_newest(
     objects: ObjectStore, store_id: str, lsns: list[int], work: Path, progress: Progress
 ) -> tuple[Manifest, list[str]]:
     passed_over: list[str] = []
@@ -143,7 +143,7 @@ def _repair(catalog: Catalog, lsn: int, manifest_lsn: int, progress: Progress) -
     restored = f"{manifest_lsn}-{secrets.token_hex(8)}".encode()
     births = int(catalog.record("births") or b"0") + SPARED_BIRTHS
     changes.records += [("births", b"%d" % births), (RESTORED, restored)]
-    changes.records += _cut_subscriptions(catalog.records(SUBSCRIPTION), cuts.tails)
+    changes.records += cut_subscriptions(catalog.records(SUBSCRIPTION), cuts.tails)
     catalog.merge(changes)
     return len(cuts.tails)
 
@@ -192,7 +192,7 @@ def _cut_image(image: StreamImage, end: Place) -> None:
         image.producers = kept or None
 
 
-def _cut_subscriptions(
+def cut_subscriptions(
     records: Iterable[tuple[str, bytes]], tails: dict[bytes, Place]
 ) -> list[tuple[str, bytes | None]]:
     """What was acknowledged and is lost will come again with other content, and has to be told."""

@@ -7,7 +7,6 @@ was found. What has to fit together is compared in consistency.py.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +35,7 @@ from millstream.offline.consistency import Consistency, title
 from millstream.offline.replica import copied_catalog, open_catalog, replay_folder, settle
 from millstream.state.images import decode_image
 from millstream.tier.backup import list_manifests, load_file, load_manifest
-from millstream.tier.blobs import SNAPSHOTS
+from millstream.tier.blobs import SNAPSHOTS, snapshot_digest
 from millstream.tier.catalog import Catalog
 from millstream.tier.identity import load_owner
 from millstream.tier.objects import ObjectStore, cold_settings
@@ -291,7 +290,7 @@ class _Walk:
         if len(data) != size:
             yield f"{place}: expected {size} bytes, found {len(data)} bytes"
             return
-        found = hashlib.sha256(b"%d " % len(content_type) + content_type + data).hexdigest()
+        found = snapshot_digest(content_type, data)
         if found != digest:
             yield f"{place}: expected SHA-256 {digest}, found {found}"
 

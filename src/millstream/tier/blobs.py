@@ -6,6 +6,7 @@ not know, its user deletes. All calls may block: run them off the event loop.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Protocol
 
 from millstream.errors import ObjectMissing
@@ -13,6 +14,13 @@ from millstream.tier.object_names import check_prefix
 from millstream.tier.objects import ObjectStore
 
 SNAPSHOTS = "snapshots/"  # where they lie in the cold store
+
+
+def snapshot_digest(content_type: bytes, data: bytes) -> str:
+    """What tells two snapshots apart: SHA-256 of content type, with its length, and data."""
+    digest = hashlib.sha256(b"%d " % len(content_type) + content_type)
+    digest.update(data)
+    return digest.hexdigest()
 
 
 class BlobStore(Protocol):
