@@ -372,6 +372,43 @@ def test_any_wrong_bytes_leave_a_sound_folder_and_a_complete_list(
         shutil.rmtree(tmp_path / f"out {number}")
 
 
+def test_a_cold_store_elsewhere_is_used_as_it_is(tmp_path: Path) -> None:
+    """Nothing is copied, nothing of it is changed, and copies of the catalog stay older."""
+    cold = ("--cold", f"fs:{tmp_path / 'cold'}")
+    writer = Writer()
+    with serving(writer, tmp_path / "data", *EAGER, *cold):
+        writer.make_bucket()
+        for name in ("a", "b"):
+            writer.create(name, b"first;")
+            writer.flush(name)
+            writer.append(name, b"second;")
+            writer.flush(name)
+    names = {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "cold")}
+    out = tmp_path / "out"
+    code, output = run_command("salvage", str(tmp_path / "data"), str(out), *cold)
+    assert code == 0, output
+    assert {path: path.stat().st_mtime_ns for path in files_of(tmp_path / "cold")} == names
+    assert not (out / "cold").exists()
+    assert cold[1] in output
+    with serving(writer, out, *EAGER, *cold):
+        writer.check_all()
+        writer.append("a", b"third;")
+    code, output = run_command("verify", "--data-dir", str(out), *cold)
+    assert code == 0, output
+
+
+def test_when_nothing_can_be_built_on_nothing_is_left(folder: Path, tmp_path: Path) -> None:
+    for path in [*(folder / "catalog").iterdir(), *(folder / "cold" / "catalog").iterdir()]:
+        path.write_bytes(b"nonsense" * 100)
+    for path in (folder / "wal").glob("*.wal"):
+        path.write_bytes(b"nonsense" * 100)
+    code, output = run_command("salvage", str(folder), str(tmp_path / "out"))
+    assert code == 2, output
+    assert "there is nothing to build on" in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "out").exists()
+
+
 def test_where_it_must_not_write_it_does_not_begin(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()

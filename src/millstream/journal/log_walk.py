@@ -66,11 +66,12 @@ class LogFile(NamedTuple):
 
 def list_log(disk: Disk, folder: str, store_id: str) -> list[LogFile]:
     """All files in order, with what their headers say or must have said."""
-    names = [name for name in disk.list(folder) if name.endswith(SEGMENT_SUFFIX)]
-    numbers = [stem for name in names if (stem := name.removesuffix(SEGMENT_SUFFIX)).isdecimal()]
+    stems = [name.removesuffix(SEGMENT_SUFFIX) for name in disk.list(folder)]
+    numbers = [int(stem) for stem in stems if stem.isdecimal()]
+    numbers = [number for number in numbers if segment_name(number) in disk.list(folder)]
     files: list[LogFile] = []
     salts: list[int] = []
-    for number in map(int, numbers):
+    for number in numbers:
         path = os.path.join(folder, segment_name(number))
         header = decode_segment_header(disk.read(path, SEGMENT_HEADER_BYTES))
         if header is not None and (header.segment, header.store_id) == (number, store_id):

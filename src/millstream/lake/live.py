@@ -22,7 +22,7 @@ from millstream.state.buckets import split_key
 from millstream.state.images import decode_image, restore_hot
 from millstream.state.log import Log
 from millstream.tier.catalog import Catalog
-from millstream.tier.catalog_files import ROOT_NAME, as_ours, load_shards, shard_name, unseal
+from millstream.tier.catalog_files import FORMAT, ROOT_NAME, as_ours, shard_name, unseal
 
 HOT = -1  # in the place of a segment: rows that are in no segment yet
 DEFAULT_BUCKET = b"_default"
@@ -99,7 +99,8 @@ def load_running(folder: Places) -> Live:
 def _between_checkpoints(catalog: Path) -> _Found | None:
     """None: some files have a checkpoint that others do not have yet."""
     with ExitStack() as stack:
-        shards = load_shards(catalog / ROOT_NAME)
+        root = stack.enter_context(_reading(catalog / ROOT_NAME))
+        [(shards,)] = root.execute("SELECT shards FROM meta").fetchall()
         files = [stack.enter_context(_reading(catalog / shard_name(n))) for n in range(shards)]
         lsns = {file.execute("SELECT lsn FROM meta").fetchall()[0][0] for file in files}
         if len(lsns) != 1:
@@ -131,6 +132,9 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         try:
+            [(written_format,)] = db.execute("PRAGMA user_version").fetchall()
+            if written_format != FORMAT:
+                raise StartupError(f"{path} has format {written_format}, not {FORMAT}")
             db.execute("BEGIN")
             yield db
         finally:

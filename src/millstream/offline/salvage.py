@@ -52,6 +52,7 @@ from millstream.state.images import decode_image
 from millstream.tier.backup import list_manifests
 from millstream.tier.blobs import SNAPSHOTS, snapshot_digest
 from millstream.tier.catalog import Catalog
+from millstream.tier.catalog_files import sync_path
 from millstream.tier.identity import claim_store, load_owner
 from millstream.tier.objects import ColdSettings, ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
@@ -72,8 +73,11 @@ def salvage(config: Config, out: Path, progress: Progress) -> Report:
         new = NewFolder(out)
         try:
             return _Salvage(config, folder, new, progress).run()
-        except OSError as error:
-            raise StartupError(f"cannot go on salvaging: {error}") from error
+        except BaseException as error:
+            shutil.rmtree(out, ignore_errors=True)  # it was empty before
+            if isinstance(error, OSError):
+                raise StartupError(f"cannot go on salvaging: {error}") from error
+            raise
         finally:
             shutil.rmtree(out / UNFINISHED, ignore_errors=True)
             new.close()
@@ -362,6 +366,8 @@ class _Salvage:
 
     def _finish(self) -> None:
         disk = OsDisk()
+        for path in self._work.iterdir():
+            sync_path(path)
         disk.sync_folder(str(self._work))
         disk.rename(str(self._work), str(self._new.path / "catalog"))
         if self._copies is not None:

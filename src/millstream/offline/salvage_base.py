@@ -94,7 +94,7 @@ class Bases:
             raise StartupError("the log does not begin with its first record any more")
         self._empty()
         catalog = Catalog.open(self._work, self._shards, self._folder.store_id)
-        machine = restore_state(self._folder, catalog, self._shards, ())
+        machine = restore_state(self._folder, catalog, catalog.shards, ())
         return Base("the log from its first record on", catalog, machine, 0, True)
 
     def _copy_and_checkpoint(self) -> Base:
@@ -169,7 +169,7 @@ class Bases:
         self._work.mkdir()
 
 
-def _find_shards(folder: ReadFolder, work: Path, default: int) -> int:
+def _find_shards(folder: ReadFolder, work: Path, default: int | None) -> int | None:
     """Any file of the catalog knows, and so does their number. Asks copies in `work`."""
     shutil.rmtree(work, ignore_errors=True)
     copy_catalog(folder, work)

@@ -339,7 +339,7 @@ def _create(path: Path, schema: str, meta: Meta) -> None:
         raise as_ours(path, error) from error
     finally:
         db.close()
-    _sync(new)
+    sync_path(new)
     new.rename(path)
 
 
@@ -351,10 +351,11 @@ def _make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    _sync(folder)
+    sync_path(folder)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """A file's bytes, or the names in a folder, are on disk when this returns."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
