@@ -134,7 +134,8 @@ class Driver:
         self.catch_up(CatchUp())
         listed = self.client.get(f"{self.bucket}/streams").json()["streams"]
         assert {
-            f"{self.bucket}/{entry['stream_id']}": entry["tail_offset"] for entry in listed
+            f"{self.bucket}/{entry['stream_id']}": int(entry["tail_offset"].partition("_")[2])
+            for entry in listed
         } == {
             path: len(stream.state())
             for path, stream in self.model.streams.items()
