@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -42,7 +43,9 @@ def test_once_does_all_there_is_and_ends(world: World) -> None:
         pipeline = Pipeline(url, *flags, environment=environment)
         code, output = pipeline.wait()
     assert code == 0, output
-    assert '"event": "job committed"' in output
+    lines = [json.loads(line) for line in output.splitlines()]  # Spark's own too
+    assert "job committed" in [line["event"] for line in lines]
+    assert "nothing to do" not in output
     if world.cold.secret_access_key:
         assert world.cold.secret_access_key not in output
     assert len(world.segments()) < 8
@@ -107,6 +110,41 @@ def test_sigterm_gives_the_job_up_and_leaves_nobody_behind(folder_world: World) 
         assert code == 0, output
         assert server.table.busy_names() == set()
     check(world)
+
+
+@pytest.mark.parametrize("wait_seconds", [0.0, 1.0, 2.5])
+def test_sigterm_while_spark_starts_is_obeyed_at_once(
+    folder_world: World, wait_seconds: float
+) -> None:
+    world = folder_world
+    fill(world, random.randrange(2**32), streams=100, flushes=8, message_bytes=100)
+    server = JobServer(world, POLICY)
+    with server.running() as url:
+        pipeline = Pipeline(url)
+        try:
+            wait_for(server, 0, "asked")
+            time.sleep(wait_seconds)
+            before = time.monotonic()
+            pipeline.process.send_signal(signal.SIGTERM)
+            code, output = pipeline.wait()
+            seconds = time.monotonic() - before
+            pipeline.wait_all_gone()
+        finally:
+            pipeline.end()
+        assert code == 0, output
+        assert "Traceback" not in output
+        print(f"ended after {seconds:.2f} s")
+        assert seconds < 10, output  # well under a second on a machine that is not busy otherwise
+        assert not any("/tasks/" in path for _, path in server.requests)  # nor did Spark come up
+        assert server.table.busy_names() == set()
+    check(world)
+
+
+def test_once_with_nothing_to_do_says_so(folder_world: World) -> None:
+    with JobServer(folder_world, POLICY).running() as url:
+        code, output = Pipeline(url, "--once").wait()
+    assert code == 0
+    assert "nothing to do: the server has no job now" in output
 
 
 def test_a_killed_jvm_ends_the_pipeline_with_exit_code_1(folder_world: World) -> None:

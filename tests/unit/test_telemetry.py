@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import subprocess
+import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +17,13 @@ from millstream.telemetry import KINDS_MAX, Sparing, configure_logs
 
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
+    hooks = sys.excepthook, warnings.showwarning
+    handlers, level = logging.root.handlers[:], logging.root.level
     yield
     structlog.reset_defaults()
+    sys.excepthook, warnings.showwarning = hooks
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 def test_a_json_log_is_one_object_per_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +113,49 @@ def test_kinds_are_not_remembered_without_end() -> None:
         log.say(f"kind {n}")
     assert len(log.lines) == 3 * KINDS_MAX
     assert len(log._sparing._said_at) <= KINDS_MAX
+
+
+def printed_by(program: str) -> list[dict[str, Any]]:
+    """All that a process says, which has to be one object per line."""
+    start = "from millstream.telemetry import *; configure_logs('json', 'info');"
+    ended = subprocess.run(
+        [sys.executable, "-c", start + program], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout == ""
+    return [json.loads(line) for line in ended.stderr.splitlines()]
+
+
+def test_what_python_prints_is_json_too() -> None:
+    warning, library, uncaught = printed_by(
+        "import logging, warnings; warnings.warn('old');"
+        "logging.getLogger('lib').error('broken %s', 'pipe'); [][1]"
+    )
+    assert (warning["event"], warning["category"]) == ("old", "UserWarning")
+    assert (library["event"], library["logger"], library["level"]) == (
+        "broken pipe",
+        "lib",
+        "error",
+    )
+    assert "IndexError" in uncaught["exception"]
+
+
+def test_what_other_processes_print_is_json_too() -> None:
+    lines = printed_by(
+        "import subprocess, structlog\n"
+        "with all_output_as_json('java'):\n"
+        "    subprocess.run(['printf', r'WARN a\\n{broken\\n\\n{\"x\": 1}\\n'])\n"
+        "    print('b'); structlog.get_logger('z').info('ours')\n"
+        "    subprocess.Popen(['sleep', '1'])\n"  # it holds the other end, and nobody waits for it
+        "structlog.get_logger('z').info('behind')\n"
+    )
+    said = [line.get("event") for line in lines]
+    assert said == ["WARN a", "{broken", None, "b", "ours", "behind"]
+    assert (lines[0]["source"], lines[0]["level"]) == ("java", "warning")
+    assert lines[2] == {"x": 1}
+
+
+def test_a_wrong_setting_is_told_as_json_when_json_was_asked_for() -> None:
+    command = [sys.executable, "-m", "millstream", "serve", "--log-format", "json", "--shards", "x"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "--shards" in json.loads(ended.stderr)["event"]

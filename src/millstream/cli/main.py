@@ -21,9 +21,9 @@ from millstream.cli.lake import add_lake, run_lake
 from millstream.cli.pipeline import add_pipeline, run_pipeline
 from millstream.cli.salvage import add_salvage, run_salvage
 from millstream.cli.without_pandas import refuse_pandas
-from millstream.config import Config, InvalidSetting, build_config
+from millstream.config import Config, InvalidSetting, build_config, log_settings
 from millstream.errors import StartupError
-from millstream.telemetry import configure_logs
+from millstream.telemetry import configure_logs, last_words
 
 EXIT_USAGE = 2
 
@@ -64,8 +64,9 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    config = build_config(settings_given(arguments))
-    configure_logs(config.log_format, config.log_level, sparing=True)
+    flags = settings_given(arguments)
+    configure_logs(*log_settings(flags), sparing=True)
+    config = build_config(flags)
     # Requests make no cycles; a full collection over millions of messages would pause everybody.
     # Small ones often: each takes a few milliseconds at most, even while a checkpoint is taken.
     gc.set_threshold(10_000, 2, 100_000)
@@ -94,5 +95,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(arguments)
     except (InvalidSetting, StartupError) as error:
-        print(f"millstream: {error}", file=sys.stderr)
+        last_words(str(error))
         return EXIT_USAGE

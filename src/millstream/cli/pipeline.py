@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 
 from millstream.cli.flags import add_settings, settings_given
 from millstream.config import Config, InvalidSetting, java_home, log_settings, parse_seconds
 from millstream.engine.pipeline_requirements import find_missing
 from millstream.errors import StartupError
-from millstream.telemetry import configure_logs
+from millstream.telemetry import all_output_as_json, configure_logs, is_json
 
 _RUN_TEXT = """\
 Run the jobs that a server has for the data pipeline, on Spark. Without --once it waits for more.
@@ -76,19 +77,20 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
     missing = find_missing(java_home())
     if missing is not None:
         raise StartupError(missing)
-    from millstream.pipeline import runner
+    with all_output_as_json("spark") if is_json() else contextlib.nullcontext():
+        from millstream.pipeline import runner
 
-    return runner.run_pipeline(
-        runner.RunSettings(
-            server=arguments.server,
-            master=arguments.master,
-            once=arguments.once,
-            until_input_ends=arguments.until_input_ends,
-            interval_seconds=interval_seconds,
-            cold_flags=flags,
-            spark=spark,
+        return runner.run_pipeline(
+            runner.RunSettings(
+                server=arguments.server,
+                master=arguments.master,
+                once=arguments.once,
+                until_input_ends=arguments.until_input_ends,
+                interval_seconds=interval_seconds,
+                cold_flags=flags,
+                spark=spark,
+            )
         )
-    )
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ forgets a job that shows no life. Two at once get different jobs.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -27,7 +28,7 @@ from millstream.limits import MIB
 from millstream.pipeline.compaction import KIND, compaction_frame
 from millstream.pipeline.job_client import JobClient, JobRefused, ServerAway
 from millstream.pipeline.progress import job_progress
-from millstream.pipeline.session import DEFAULT_MASTER, start_session
+from millstream.pipeline.session import DEFAULT_MASTER, end_children, start_session
 from millstream.tier.objects import ColdSettings, cold_settings
 
 LOOK_SECONDS = 0.2  # between two looks at how far Spark is
@@ -53,6 +54,8 @@ def run_pipeline(settings: RunSettings) -> int:
 
     def stop(number: int, frame: FrameType | None) -> None:
         runner.stop()
+        if runner.is_starting:
+            raise Stopped
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -60,6 +63,8 @@ def run_pipeline(settings: RunSettings) -> int:
         threading.Thread(target=_stop_at_end_of_input, args=(runner,), daemon=True).start()
     try:
         return runner.run()
+    except Stopped:
+        return STOPPED
     finally:
         runner.close()
 
@@ -68,6 +73,11 @@ def _stop_at_end_of_input(runner: Runner) -> None:
     while sys.stdin.buffer.read(4096):
         pass
     runner.stop()
+    os.kill(os.getpid(), signal.SIGTERM)  # which interrupts a start, too
+
+
+class Stopped(BaseException):
+    """Told to end while Spark was starting, which takes seconds and cannot be asked to stop."""
 
 
 class Runner:
@@ -78,6 +88,7 @@ class Runner:
         self._stopped = threading.Event()
         self._client = JobClient(settings.server, self._stopped)
         self._session = session
+        self.is_starting = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
 
     def stop(self) -> None:
@@ -90,9 +101,13 @@ class Runner:
                 self._session.stop()
 
     def run(self) -> int:
+        jobs = 0
         while not self._stopped.is_set():
             try:
                 worked = self.run_one()
+                jobs += worked
+                if not jobs and self._settings.once and not self._stopped.is_set():
+                    log.info("nothing to do: the server has no job now")
             except JobRefused as refused:
                 log.warning("job not committed; it can be run again", reason=str(refused))
                 worked = False
@@ -119,10 +134,9 @@ class Runner:
             return False
         try:
             cold = self._cold(offer)
-            if self._session is None:
-                self._session = start_session(self._settings.master, self._settings.spark)
+            session = self._session or self._start_session()
             started = time.monotonic()
-            counts = self._rewrite(self._session, offer, cold)
+            counts = self._rewrite(session, offer, cold)
             if counts is None:
                 self._give_up(offer)
                 return False
@@ -132,6 +146,20 @@ class Runner:
             raise
         _tell(offer, counts, time.monotonic() - started)
         return True
+
+    def _start_session(self) -> SparkSession:
+        log.info("starting Spark", master=self._settings.master)
+        self.is_starting = True
+        try:
+            if self._stopped.is_set():  # a moment before it could interrupt us
+                raise Stopped
+            self._session = start_session(self._settings.master, self._settings.spark)
+        except Stopped:
+            end_children()
+            raise
+        finally:
+            self.is_starting = False
+        return self._session
 
     def _cold(self, offer: JobOffer) -> ColdSettings:
         """Where the server says, unless our own settings differ; reached with our own keys."""
@@ -159,7 +187,8 @@ class Runner:
             while wait([collected], LOOK_SECONDS).not_done:
                 if self._stopped.is_set():
                     context.cancelJobGroup(offer.job)
-                    collected.exception()
+                    while wait([collected], LOOK_SECONDS).not_done:
+                        context.cancelJobGroup(offer.job)  # it may not have begun before
                     return None
                 stages = [
                     tracker.getStageInfo(stage)
