@@ -12,7 +12,7 @@ CLIENTS_DIR := tests/clients
 # Two tests at a time: most of them wait for a server.
 TWO := -n 2 --dist loadfile
 
-.PHONY: serve test check lint types imports unit property crash-ci conformance cold spark official clients bench crash lock format clean
+.PHONY: serve test check lint types imports unit property crash-ci freeze conformance cold spark official clients bench crash lock format clean
 
 ## serve: a durable server on 127.0.0.1:4437, data in ./data. The pipeline's packages (Spark: 600 MB) are installed
 ## while it serves; PIPELINE=off leaves them out
@@ -47,6 +47,11 @@ property: $(VENV)/.dev
 
 crash-ci: $(VENV)/.dev
 	$(BIN)/pytest tests/crash $(TWO)
+
+## freeze: the worst request of each kind, with a watchdog on the event loop
+.PHONY: freeze
+freeze: $(VENV)/.dev
+	$(BIN)/pytest tests/freeze
 
 conformance: $(VENV)/.dev
 	$(BIN)/pytest tests/conformance -m "not official" $(TWO)

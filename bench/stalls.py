@@ -9,7 +9,8 @@ interpreter (`others_cpu_ms`), or a machine that has other things to do: `machin
 threads of ours were ready to run and got no processor, `held_ms` is what is left of the stall
 without that. Each is one JSON line on standard error, and so is every long garbage collection.
 SIGUSR1 prints what the process holds, SIGUSR2 makes malloc return what it can and tells how much
-that was. SIGALRM holds the loop up for a moment, to see that somebody notices.
+that was. For tests: SIGALRM holds the loop up for a moment, SIGVTALRM is answered with a line once
+every stall before it has been told.
 """
 
 import asyncio
@@ -83,6 +84,7 @@ class Watch:
         self.marked = time.monotonic()
         self.loop_thread = threading.get_ident()
         self._collecting = 0.0
+        self.asked = self._answered = 0  # how often somebody wanted to know that all is told
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -106,8 +108,12 @@ class Watch:
     def _look(self) -> None:
         while True:
             time.sleep(MARK_SECONDS)
+            asked = self.asked
             if time.monotonic() - self.marked > STALL_SECONDS:
                 self._watch_stall(self.marked)
+            if asked != self._answered:
+                self._answered = asked
+                say({"told_of_all": asked})
 
     def _watch_stall(self, began: float) -> None:
         before = self._used_marked
@@ -210,6 +216,9 @@ def watch() -> None:
             watching.start(asyncio.get_running_loop())
             yield url
 
+    def ask(number: int, frame: FrameType | None) -> None:
+        watching.asked += 1
+
     def hold(number: int, frame: FrameType | None) -> None:
         """For tests of this program."""
         until = time.thread_time() + 0.12
@@ -222,6 +231,7 @@ def watch() -> None:
 
     signal.signal(signal.SIGUSR1, tell)
     signal.signal(signal.SIGALRM, hold)
+    signal.signal(signal.SIGVTALRM, ask)
     signal.signal(signal.SIGUSR2, trim)
     ColdTier.__init__ = remember  # type: ignore
     assemble.running = watched

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 from tests.support.http import Client
 from tests.support.server import ServerProcess
 
+ANSWER_SECONDS_MAX = 60.0  # a machine may be very busy
 HELD_MS_MAX = 50.0  # what nobody may hold the loop for
 
 
@@ -22,6 +24,7 @@ class WatchedServer(ServerProcess):
 
     def __init__(self, data_dir: Path | None = None, *flags: str) -> None:
         self.lines: list[str] = []
+        self._questions = 0
         super().__init__(data_dir, *flags, wait=False, module="bench.stalls")
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -34,13 +37,26 @@ class WatchedServer(ServerProcess):
 
     def finish_output(self) -> str:
         self._reader.join(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         return "".join(self.lines)
 
     def stalls(self) -> list[dict[str, Any]]:
-        """Since the last time somebody asked."""
+        """Since the last time somebody asked; none that is over by now is missing."""
+        self._questions += 1
+        answer = f'{{"told_of_all": {self._questions}}}'
+        self.process.send_signal(signal.SIGVTALRM)
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        while not any(line.startswith(answer) for line in self.lines):
+            assert time.monotonic() < deadline, "the watchdog does not answer"
+            time.sleep(0.02)
         lines, self.lines = self.lines, []
         found = [json.loads(line) for line in lines if line.startswith('{"stall_ms"')]
         return sorted(found, key=lambda stall: -stall["held_ms"])
+
+    def hold_loop(self) -> None:
+        """Somebody does not let go of it for a tenth of a second."""
+        self.process.send_signal(signal.SIGALRM)
 
     def client(self, timeout_seconds: float = 120.0) -> Client:
         return Client("127.0.0.1", self.port, timeout_seconds)

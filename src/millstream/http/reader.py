@@ -7,6 +7,7 @@ as well and has to come at a minimal pace.
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import httptools
@@ -160,7 +161,7 @@ class RequestReader:
         self.head_bytes = 0
         self.head_done = False
         self.awaits_continue = False
-        self.body: bytes | bytearray = b""
+        self.body: bytes | BytesIO = b""
         self.body_bytes = self.charged_bytes = 0
         self.body_since = 0  # tick at which more of the body had to be waited for
         self.connection.reading_since = 0
@@ -214,9 +215,11 @@ class RequestReader:
         if not self.body_bytes:
             self.body = part
         elif isinstance(self.body, bytes):
-            self.body = bytearray(self.body) + part
+            first, self.body = self.body, BytesIO()
+            self.body.write(first)
+            self.body.write(part)
         else:
-            self.body += part
+            self.body.write(part)
         self.body_bytes += len(part)
         if self.body_bytes > self.limits.body_bytes:
             self._check_body_size(self.body_bytes)
@@ -241,7 +244,7 @@ class RequestReader:
             self.charge_body()
         body = self.body
         if not isinstance(body, bytes):
-            body = bytes(body)
+            body = body.getvalue()  # not a copy, as bytes of a bytearray would be
         connection = self.connection
         request = Request(connection, parser.get_method(), path, query, self.headers, body)
         if self.charged_bytes:

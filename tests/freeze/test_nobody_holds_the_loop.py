@@ -1,0 +1,279 @@
+"""The worst request of each kind, while a watchdog looks at the event loop.
+
+`held_ms` of a stall is what the server did to itself: the loop's own work, or a thread that did not
+let go of the interpreter. What the machine did to it (other programs on the same processors) does
+not count. A kind that is over the limit is tried again: only what comes again is the server's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.freeze.watched import HELD_MS_MAX, WatchedServer, request, wait_quiet, watched_server
+
+JSON, TEXT, BINARY = "application/json", "text/plain", "application/octet-stream"
+MIB = 1 << 20
+TRIES = 3
+STREAMS = 4000  # at once in what follows; bounded steps are bounded whatever their number
+MESSAGES = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedServer]:
+    flags = ("--resident-streams", "2000", "--log-level", "warning")
+    with watched_server(tmp_path_factory.mktemp("freeze"), *flags) as server:
+        yield server
+
+
+def never_holds(server: WatchedServer, work: Callable[[int], None]) -> None:
+    """Runs `work(number of the try)`; the loop turns all the while."""
+    worst = []
+    for number in range(TRIES):
+        wait_quiet(server)
+        server.stalls()
+        work(number)
+        wait_quiet(server)
+        held = [stall for stall in server.stalls() if stall["held_ms"] > HELD_MS_MAX]
+        if not held:
+            return
+        worst.append(held[0])
+    raise AssertionError(json.dumps(worst, indent=1))
+
+
+def read_all(server: WatchedServer, path: str, seconds: float | None = None) -> int:
+    """How many bytes come, as fast as they can be taken; `seconds`: until none came so long."""
+    size = 0
+    with socket.create_connection(("127.0.0.1", server.port), 120) as connection:
+        connection.sendall(request("GET", path, connection="close"))
+        connection.settimeout(seconds or 120)
+        with contextlib.suppress(TimeoutError):
+            while part := connection.recv(MIB):
+                size += len(part)
+    return size
+
+
+def append_tiny(server: WatchedServer, path: str, messages: int) -> None:
+    """As many one-digit messages, in the largest appends that are allowed."""
+    largest = 256 * 1024
+    with contextlib.closing(server.client()) as client:
+        for first in range(0, messages, largest):
+            body = b"[" + b",".join([b"1"] * min(largest, messages - first)) + b"]"
+            assert client.post(path, body, content_type=JSON).status == 204
+
+
+# Bodies
+
+
+BODIES = {
+    "many more messages than allowed": (b"[" + b"1," * (31 * MIB) + b"1]", 413),
+    "as many messages as allowed": (b"[" + b"1," * (256 * 1024 - 1) + b"1]", 204),
+    "one long string": (b'"' + b"x" * (62 * MIB) + b'"', 204),
+    "one long string of escapes": (b'"' + b"\\u0041" * (5 * MIB) + b'"', 204),
+    "one value of many parts": (b'{"a":[' + b"1," * (15 * MIB) + b"1]}", 204),
+    "objects inside of objects": (b"[" + b'{"a":{"b":[{}]}},' * 200_000 + b"1]", 204),
+    "brackets that do not end": (b"[" * (8 * MIB), 400),
+    "white space": (b"[1" + b" " * (30 * MIB) + b"]", 400),
+    "an error at the very end": (b'["' + b"x" * (30 * MIB) + b'",]', 400),
+    "a lone half of a character": (b'["\\ud800' + b"x" * (30 * MIB) + b'"]', 204),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_large_json_body(server: WatchedServer, kind: str) -> None:
+    body, status = BODIES[kind]
+
+    def work(number: int) -> None:
+        with contextlib.closing(server.client()) as client:
+            path = f"/v1/stream/bodies/{kind.replace(' ', '-')}-{number}"
+            client.put(path, content_type=JSON)
+            assert client.post(path, body, content_type=JSON).status == status
+            client.delete(path)
+
+    never_holds(server, work)
+
+
+def test_the_largest_body_of_bytes(server: WatchedServer) -> None:
+    def work(number: int) -> None:
+        with contextlib.closing(server.client()) as client:
+            path = f"/v1/stream/bodies/bytes-{number}"
+            assert client.put(path, bytes(60 * MIB), content_type=BINARY).status == 201
+            client.delete(path)
+
+    never_holds(server, work)
+
+
+def test_batches_of_frames(server: WatchedServer) -> None:
+    def frame(payload: bytes) -> bytes:
+        return struct.pack(">I", len(payload)) + payload
+
+    def work(number: int) -> None:
+        with contextlib.closing(server.client()) as client:
+            client.put("/frames")
+            url = f"/frames/s{number}"
+            client.put(url, content_type=JSON)
+            smallest = client.post(f"{url}/append-batch", bytes(31 * MIB), content_type=JSON)
+            assert smallest.status == 413
+            arrays = b"".join([frame(b"[" + b"1," * 499 + b"1]")] * 512)
+            assert client.post(f"{url}/append-batch", arrays, content_type=JSON).status == 200
+            long = b"".join([frame(b'"' + b"x" * 60_000 + b'"')] * 500)
+            assert client.post(f"{url}/append-batch", long, content_type=JSON).status == 200
+            client.delete(url)
+
+    never_holds(server, work)
+
+
+# A stream of very many tiny messages
+
+
+def test_a_stream_of_tiny_messages_is_written_read_flushed_and_trimmed(
+    server: WatchedServer,
+) -> None:
+    def work(number: int) -> None:
+        path = f"/tiny/s{number}"
+        with contextlib.closing(server.client()) as client:
+            client.put("/tiny")
+            client.put(path, content_type=JSON)
+            append_tiny(server, path, MESSAGES)
+            assert read_all(server, path) > 2 * MESSAGES
+            deep = f"{MESSAGES // 2 + 1:016d}_{MESSAGES + 2:016d}"
+            assert client.get(f"{path}?offset={deep}&max_bytes=10").status == 200
+            assert read_all(server, f"{path}/bootstrap") > 50 * MESSAGES
+            assert read_all(server, f"{path}?offset=-1&live=sse", 1.0) > 2 * MESSAGES
+            assert read_all(server, f"{path}?offset=-1&live=long-poll", 1.0) > MESSAGES
+            assert client.post(f"/__ursula/flush-cold{path}").status == 200
+            place = f"{MESSAGES - 7:016d}_{2 * MESSAGES - 14:016d}"
+            published = client.put(f"{path}/snapshot/{place}", bytes(30 * MIB), content_type=TEXT)
+            assert published.status == 204
+            client.delete(path)
+
+    never_holds(server, work)
+
+
+# Very many streams
+
+
+def test_very_many_streams_are_born_listed_followed_grow_and_end(server: WatchedServer) -> None:
+    def work(number: int) -> None:
+        names = [f"/many{number}/s{index:06d}" for index in range(STREAMS)]
+        with contextlib.closing(server.client()) as client:
+            client.put(f"/many{number}")
+            created = server.many(request("PUT", name, content_type=TEXT) for name in names)
+            assert set(created) == {201}
+            assert client.get(f"/many{number}/streams?prefix=zzz").json()["streams"] == []
+            assert client.get(f"/many{number}/streams").status == 200
+            assert client.get(f"/v1/streams?offset={STREAMS - 10}&limit=1000").status == 200
+            assert client.get("/metrics").status == 200
+            subscription = f"/v1/stream/__ds/subscriptions/all{number}"
+            wanted = {"type": "pull-wake", "pattern": f"many{number}/**", "wake_stream": "w/w"}
+            made = client.put(subscription, json.dumps(wanted), content_type=JSON)
+            assert made.status == 201
+            grown = server.many(request("POST", name, b"x", content_type=TEXT) for name in names)
+            assert set(grown) == {204}
+            assert client.get(subscription).json()["stream_count"] == STREAMS
+            claim = client.post(f"{subscription}/claim", b'{"worker":"w"}', content_type=JSON)
+            assert claim.status == 200
+            assert client.delete(subscription).status == 204
+            assert set(server.many(request("DELETE", name) for name in names)) == {204}
+            assert client.delete(f"/many{number}").status == 204
+
+    never_holds(server, work)
+
+
+def test_very_many_streams_expire_at_once(server: WatchedServer) -> None:
+    def work(number: int) -> None:
+        end = datetime.now(UTC) + timedelta(seconds=20)
+        names = [f"/v1/stream/mortal{number}/s{index}" for index in range(STREAMS)]
+        made = server.many(
+            request("PUT", name, content_type=TEXT, stream_expires_at=end.isoformat()[:19] + "Z")
+            for name in names
+        )
+        assert set(made) == {201}
+        with contextlib.closing(server.client()) as client:
+            deadline = time.monotonic() + 90
+            while client.get(f"/mortal{number}").json().get("streams"):
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+
+    never_holds(server, work)
+
+
+def test_very_many_forks_of_one_stream(server: WatchedServer) -> None:
+    def work(number: int) -> None:
+        root = f"/v1/stream/forks{number}"
+        names = [f"{root}/f{index}" for index in range(STREAMS)]
+        with contextlib.closing(server.client()) as client:
+            client.put(f"{root}/source", b"x" * 1000, content_type=TEXT)
+            forked = server.many(
+                request("PUT", name, content_type=TEXT, stream_forked_from=f"{root}/source")
+                for name in names
+            )
+            assert set(forked) == {201}
+            assert client.get(f"/forks{number}/streams").status == 200
+            assert client.delete(f"{root}/source").status == 204
+            assert set(server.many(request("DELETE", name) for name in names)) == {204}
+
+    never_holds(server, work)
+
+
+def test_very_many_producers_of_one_stream(server: WatchedServer) -> None:
+    def work(number: int) -> None:
+        path = f"/v1/stream/producers/s{number}"
+        with contextlib.closing(server.client()) as client:
+            client.put(path, content_type=TEXT)
+            told = server.many(
+                request(
+                    *("POST", path, b"x"),
+                    content_type=TEXT,
+                    producer_id=f"producer-{index}",
+                    producer_epoch="0",
+                    producer_seq="0",
+                )
+                for index in range(STREAMS)
+            )
+            assert set(told) == {200}
+            client.delete(path)
+
+    never_holds(server, work)
+
+
+# A start and a stop
+
+
+def test_a_restart_with_all_that_in_the_log_and_a_stop_are_quick(tmp_path: Path) -> None:
+    with watched_server(tmp_path) as server:
+        with contextlib.closing(server.client()) as client:
+            client.put("/v1/stream/tiny", content_type=JSON)
+        append_tiny(server, "/v1/stream/tiny", 3 * MESSAGES)
+        server.kill()
+    began = time.monotonic()
+    with watched_server(tmp_path) as server:
+        with contextlib.closing(server.client()) as client:
+            head = client.head("/v1/stream/tiny")
+            assert head.headers["stream-next-offset"].startswith(f"{3 * MESSAGES:016d}_")
+        wait_quiet(server)
+        held = [stall for stall in server.stalls() if stall["held_ms"] > HELD_MS_MAX]
+        assert not held
+        assert server.stop(60) == 0
+    assert time.monotonic() - began < 60
+
+
+# The watchdog itself
+
+
+def test_the_watchdog_notices_who_holds_the_loop() -> None:
+    with watched_server(None) as server:
+        wait_quiet(server)
+        server.stalls()
+        server.hold_loop()
+        wait_quiet(server)
+        held = [stall for stall in server.stalls() if stall["held_ms"] > HELD_MS_MAX]
+        assert held
