@@ -44,7 +44,7 @@ SAMPLE_SECONDS = 0.25
 PROGRESS_SECONDS = 5.0
 SHARDS = 16
 RSS_MAX_MIB = 400
-HOSTILE_RSS_MAX_MIB = 1200  # what docs/operations.md promises for the default settings
+HOSTILE_RSS_MAX_MIB = 1200  # 512 MiB of bodies under way, 1.5 times 256 MiB of content, the rest
 TIME_TO_WRITE = 0.8  # of the minutes; creating and checking take the rest
 
 
