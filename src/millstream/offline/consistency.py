@@ -11,6 +11,7 @@ import msgspec
 from millstream.errors import DamagedData
 from millstream.formats.changes import StreamRow
 from millstream.formats.images import BucketImage, HotContent, StreamImage
+from millstream.recover import RESTORED
 from millstream.state.buckets import split_key
 from millstream.state.images import decode_image
 from millstream.state.records import BLOB, BUCKET
@@ -56,11 +57,14 @@ class Consistency:
         needed = _needed_by_forks(self._forks)
         hot_by_id = {content.stream_id: content for content in hot}
         forks = Counter(fork.source_id for fork in self._forks)
+        is_tail_lost = catalog.record(RESTORED) is not None
         for seen, row in enumerate(catalog.stream_rows(), 1):
             image = _decode(row)
             if is_whole:
                 yield from _check_forks(image, forks[row.stream_id])
-                yield from _check_hot(image, hot_by_id.pop(row.stream_id, None))
+                content = hot_by_id.pop(row.stream_id, None)
+                if content is not None or not is_tail_lost:  # after a restore a start does without
+                    yield from _check_hot(image, content)
             lowest = min(image.first[0], needed.get(row.stream_id, image.first[0]))
             yield from _check_extent(image, lowest, catalog.extent(row.stream_id))
             if seen % 1000 == 0 or seen == self.streams:
