@@ -128,7 +128,7 @@ def open_storage(config: Config, stop: Stop, faults: Faults) -> Storage:
 
 
 def _open_folder(config: Config, folder: DataFolder, stop: Stop, faults: Faults) -> Storage:
-    reserve = Reserve(folder.wal, config.disk_reserve_bytes)
+    reserve = Reserve(str(folder.path), config.disk_reserve_bytes)
     reserve.release()  # recovery may need the room, and after it the journal takes it again
     objects = ObjectStore(cold_settings(config))
     claim_store(objects, folder.store_id)

@@ -1,7 +1,7 @@
 """Room that is kept for the day when the disk is full.
 
-A file beside the log that nobody reads. Giving it back makes room for what frees more: deletions
-in the log, the checkpoint that lets the log go, the catalog that knows what is garbage.
+A file in the data folder that nobody reads. Giving it back makes room for what frees more:
+deletions in the log, the checkpoint that lets the log go, the catalog that knows what is garbage.
 """
 
 from __future__ import annotations
