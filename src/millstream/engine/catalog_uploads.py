@@ -265,6 +265,8 @@ class CatalogUploads:
         self._end()
         for call in self.after:
             self._upkeep.tell(call)
+        if self._catalog.lsn > lsn and not self._checkpointer.is_closing:
+            self._upload_soon()  # a checkpoint came while we were busy
 
     def _rest_seconds(self, began: float) -> float:
         took = self._loop.time() - began

@@ -106,7 +106,9 @@ def test_a_failed_upload_leaves_the_manifest_before_it_and_is_tried_again(
         assert list_manifests(world.objects) == [1]
         while world.uploads.newest_lsn < 3:
             await asyncio.sleep(0.002)
-        assert [manifest.lsn for manifest in manifests(world)] == [3, 1]
+        newest, older = manifests(world)
+        # A try that had made its copies at 2 may have got through first.
+        assert (newest.lsn, older.lsn) in ((3, 1), (3, 2))
 
     play(tmp_path, story)
     assert "".join(capsys.readouterr()).count("cannot upload the catalog") == 1
