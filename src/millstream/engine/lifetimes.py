@@ -209,24 +209,32 @@ class Lifetimes:
             _, stream_id = heapq.heappop(self._due)
             self._followed.discard(stream_id)
             try:
-                self._expire(stream_id, now_ms)
+                is_seen_to = self._expire(stream_id, now_ms)
             except Exception as error:
                 self._look_again(stream_id, error)
-            else:
+                continue
+            if is_seen_to:
                 self._failed.pop(stream_id, None)
+            elif self._failed.get(stream_id) is False:  # it went to rest before this second try
+                del self._failed[stream_id]
+                self._loop.call_soon(self.sweep)
         self._note_worked()
         if self._due and self._timer is None:
             self._set_timer()
 
-    def _expire(self, stream_id: int, now_ms: int) -> None:
+    def _expire(self, stream_id: int, now_ms: int) -> bool:
+        """False: it is not in memory, and this says nothing of it."""
         stream = self._engine.machine.by_id.get(stream_id)
-        if stream is None or stream.deleted:
-            return
+        if stream is None:
+            return False
+        if stream.deleted:
+            return True
         if self.confirm_alive(stream, now_ms):
             self.follow(stream)
         else:
             expire = ExpireStream(now_ms, stream_id)
             self._engine.submit(expire, self._expired, stream_id)
+        return True
 
     def _expired(self, stream_id: int, outcome: Outcome) -> None:
         """A renewal that came before it in the journal wins: then the stream is followed again."""
