@@ -137,7 +137,8 @@ def snapshot_names(folder: Path) -> list[str]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file() and p.stat().st_size)
+    """Without those that hold nothing yet, such as a log file that is prepared for later."""
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.read_bytes().strip(b"\0"))
 
 
 def places(path: Path, dice: random.Random) -> Iterator[int]:
