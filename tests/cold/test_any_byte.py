@@ -197,7 +197,7 @@ def test_a_wrong_byte_is_named_or_not_read(folder: Path, tmp_path: Path) -> None
         finally:
             path.write_bytes(original)
     print(f"{named} of {number + 1} wrong bytes were named")
-    assert named > 20
+    assert named > number // 4, "most bytes mean something"
 
 
 def test_a_wrong_byte_in_the_used_part_of_the_log_is_named_with_its_place(folder: Path) -> None:
