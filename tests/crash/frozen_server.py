@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from millstream.cli.main import main
 from millstream.engine.flusher import Flusher, _Flush
-from tests.crash.faulty_server import arm
+from tests.crash import faulty_server
 
 
 def _careless(self: Flusher, flush: _Flush, step: Callable[[], None]) -> None:
@@ -19,5 +19,6 @@ def _careless(self: Flusher, flush: _Flush, step: Callable[[], None]) -> None:
 
 if __name__ == "__main__":
     Flusher._guard = _careless  # type: ignore[method-assign]
-    arm()
+    faulty_server.APPLY_SHARE = 0.0  # a process that ends by itself is not frozen
+    faulty_server.arm()
     sys.exit(main())
