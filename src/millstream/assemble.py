@@ -128,8 +128,12 @@ def open_storage(config: Config, stop: Stop, faults: Faults) -> Storage:
 
 
 def _open_folder(config: Config, folder: DataFolder, stop: Stop, faults: Faults) -> Storage:
-    reserve = Reserve(str(folder.path), config.disk_reserve_bytes)
-    reserve.release()  # recovery may need the room, and after it the journal takes it again
+    # On the disk of the log, wherever that is; recovery may need the room, the journal takes it.
+    is_log_elsewhere = os.path.ismount(folder.wal)
+    reserve = Reserve(
+        folder.wal if is_log_elsewhere else str(folder.path), config.disk_reserve_bytes
+    )
+    reserve.release_if_needed()
     objects = ObjectStore(cold_settings(config))
     claim_store(objects, folder.store_id)
     machine, catalog, writer, lsn = recover(config, folder)

@@ -64,6 +64,11 @@ class Reserve:
         with self._lock:
             self._remove()
 
+    def release_if_needed(self) -> None:
+        """When the disk has less left than this: a start that may be refused changes nothing."""
+        if os.path.exists(self._path) and self.free_bytes() < self.size:
+            self.release()
+
     def _held_bytes(self) -> int:
         try:
             return os.stat(self._path).st_size

@@ -67,3 +67,16 @@ def test_a_file_system_that_cannot_do_it_goes_without(
 def test_none_is_kept_when_none_is_wanted(tmp_path: Path) -> None:
     Reserve(str(tmp_path), 0).take()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_start_gives_it_back_only_when_the_disk_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Reserve(str(tmp_path), SIZE)
+    reserve.release_if_needed()
+    reserve.take()
+    reserve.release_if_needed()
+    assert kept(tmp_path) >= SIZE
+    monkeypatch.setattr(reserve, "free_bytes", lambda: SIZE - 1)
+    reserve.release_if_needed()
+    assert not (tmp_path / "reserve").exists()
