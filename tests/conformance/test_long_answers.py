@@ -120,7 +120,8 @@ def test_live_answers_come_in_pages(memory_api: Api) -> None:
     assert "stream-up-to-date" not in polled.headers
     events = memory_api.events(f"{path}?offset=-1&live=sse").until_up_to_date()
     sizes = [len(event.data) for event in events if event.kind == "data"]
-    assert sizes == [PAGE, 80 * MESSAGE_BYTES - PAGE]
+    assert sum(sizes) == 80 * MESSAGE_BYTES
+    assert max(sizes) <= PAGE
 
 
 def test_what_is_appended_meanwhile_is_not_in_the_answer(api: Api) -> None:

@@ -27,7 +27,7 @@ TOKEN = re.compile(r"\d{16}_\d{16}")
 NAMES_OF_STREAMS = ("name", "path", "stream", "stream_id")
 NO_STREAM = {"healthz", "readyz", "metrics", "preflight"}  # nothing in them is a stream's
 
-ON_DISK_ONLY = {"garbage", "jobs"}
+ON_DISK_ONLY = {"flush", "garbage", "jobs"}
 
 
 def is_offset(name: str) -> bool:
@@ -216,6 +216,7 @@ def operators(walk: Walk, path: str) -> None:
     walk.call("POST", "/__millstream/jobs/compact", path)
     walk.call("GET", "/__millstream/jobs", path)
     walk.call("GET", "/__millstream/garbage", path)
+    walk.call("POST", "/__millstream/flush", path)
 
 
 def listings_after_trimming(walk: Walk, path: str) -> None:
