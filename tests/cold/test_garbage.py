@@ -235,7 +235,7 @@ class Story:
         for number in range(offer.tasks):
             rewrite._rewrite(number)
         if self.chance.random() < 0.7:
-            with contextlib.suppress(JobRefused):  # nothing lives in one of its segments any more
+            with contextlib.suppress(JobRefused):  # its lease ran out, or the store is busy
                 client.commit(offer.job)
                 self.compactions += 1
         elif self.chance.random() < 0.5:
