@@ -30,6 +30,21 @@ LINE_SECONDS = 1.0  # between two lines of one kind, where lines are spared
 KINDS_MAX = 1000  # remembered; the kinds are words of ours, so there are far fewer
 
 
+class StderrLines:
+    """Where the lines go: to stderr as it is now, and nowhere when it is gone.
+
+    Whoever read them may have left (`2>&1 | head`), and its disk may be full: what the server
+    does must not depend on whether somebody hears of it.
+    """
+
+    def write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # broken, full; closed
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+    msg = log = debug = info = warning = warn = error = critical = exception = fatal = write
+
+
 class Sparing:
     """One line of a kind in a second: no client may fill the disk by what it makes us say.
 
@@ -64,6 +79,7 @@ class Sparing:
 def configure_logs(log_format: str, level: str, *, sparing: bool = False) -> None:
     """Once, at start-up. `log_format` is console or json; `sparing` is for servers."""
     renderer: Any
+    lines = StderrLines()
     if log_format == "json":
         renderer = structlog.processors.JSONRenderer()
         _log_what_python_prints()
@@ -78,7 +94,7 @@ def configure_logs(log_format: str, level: str, *, sparing: bool = False) -> Non
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *names: lines,
         cache_logger_on_first_use=False,
     )
 
@@ -96,7 +112,7 @@ def last_words(message: str) -> None:
     if is_json():
         log.error(message)
     else:
-        print(f"millstream: {message}", file=sys.stderr)
+        StderrLines().write(f"millstream: {message}")
 
 
 def _log_what_python_prints() -> None:

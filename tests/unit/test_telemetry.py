@@ -2,28 +2,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import structlog
 
 from millstream.telemetry import KINDS_MAX, Sparing, configure_logs
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    hooks = sys.excepthook, warnings.showwarning
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    structlog.reset_defaults()
-    sys.excepthook, warnings.showwarning = hooks
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
 
 
 def test_a_json_log_is_one_object_per_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,3 +145,31 @@ def test_a_wrong_setting_is_told_as_json_when_json_was_asked_for() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "--shards" in json.loads(ended.stderr)["event"]
+
+
+READERS_GONE = """
+import os, sys
+import structlog
+from millstream.telemetry import configure_logs, last_words
+
+configure_logs(sys.argv[1], "info", sparing=True)
+read_end, write_end = os.pipe()
+os.dup2(write_end, 2)
+os.close(write_end)
+log = structlog.get_logger("millstream")
+log.info("heard")
+os.close(read_end)
+log.info("unheard")
+log.error("an error nobody hears", exc_info=ValueError("x"))
+last_words("goodbye")
+sys.stderr.close()
+log.info("to nowhere")
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_log_whose_reader_has_left_harms_nobody(log_format: str) -> None:
+    command = [sys.executable, "-c", READERS_GONE, log_format]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == "went on\n"
