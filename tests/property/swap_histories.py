@@ -82,7 +82,8 @@ class Store:
     def all(self) -> object:
         """All that anybody can see or that somebody will delete, once the catalog has it."""
         self.checkpoint()
-        assert self.catalog.verify().problem is None
+        problem = self.catalog.verify().problem
+        assert problem is None, problem
         uses = {use.segment.name: use for use in self.catalog.segments()}
         return (
             sorted(self.catalog.live_runs(sorted(uses)), key=str),

@@ -20,6 +20,7 @@ from millstream.engine.compaction import (
     LiveRun,
     Policy,
     check_result,
+    choose_decayed,
     choose_small,
     choose_spread,
     cut_tasks,
@@ -53,10 +54,10 @@ from millstream.formats.jobs import (
 )
 from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
-from millstream.tier.catalog import SegmentSpan, SegmentUse
+from millstream.tier.catalog import Decay, SegmentSpan, SegmentUse
 
 JOBS_ROOT = JOBS_PATH.encode()
-COMPACT = b"compact"
+COMPACT, ERASE = b"compact", b"erase"
 ASKS_MAX = 16  # that wait for their turn to plan; one or two pipelines is what anybody runs
 
 _JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
@@ -101,6 +102,14 @@ class Source(Protocol):
         """All that it knows, dead ones too."""
         ...
 
+    def decayed(self) -> Sequence[Decay]:
+        """Those that hold dead content, the oldest death first."""
+        ...
+
+    def cuts(self, shard: int, names: Sequence[str]) -> Mapping[int, int]:
+        """By stream: its messages before this one are dead, though their run lives."""
+        ...
+
     def segment_spans(self, shard: int) -> Mapping[str, SegmentSpan]: ...
 
     def live_runs(self, names: Sequence[str]) -> Iterator[LiveRun]:
@@ -113,6 +122,7 @@ class Source(Protocol):
 
 
 class Plan(NamedTuple):
+    kind: str
     choice: Choice
     tasks: list[bytes]
     swaps_seen: int
@@ -141,7 +151,9 @@ class JobRoutes:
         cold: ColdPlace,
         faults: Faults,
         policy: Policy = Policy(),  # noqa: B008 - frozen
+        erase_seconds: float = 0.0,
     ) -> None:
+        """Dead content is gone within `erase_seconds`; 0: whenever it suits."""
         self._source = source
         self._table = table
         self._run = run
@@ -150,6 +162,7 @@ class JobRoutes:
         self._cold = cold
         self._faults = faults
         self._policy = policy
+        self._erase_ms = int(erase_seconds * 1000)
         self._asking = 0
         self._planning = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -157,8 +170,35 @@ class JobRoutes:
     async def has_work(self) -> bool:
         """Whether somebody who asks now would get a job. An error is told to those who hear it."""
         busy = self._table.busy_names()
+
+        def choose() -> Choice | None:
+            return self._choose_decayed(busy, self._erase_ms // 2) or self._choose(busy)
+
+        return await self._is_found(choose)
+
+    async def has_late_work(self) -> bool:
+        """Whether dead content has been left in segments longer than a pipeline should need."""
+        busy = self._table.busy_names()
+        return await self._is_found(lambda: self._choose_decayed(busy, self._erase_ms * 5 // 8))
+
+    async def dead_bytes(self) -> tuple[int, int] | None:
+        """About how much of the segments is dead, and how much of that for too long by now. None:
+        the catalog cannot be read."""
+
+        def count() -> tuple[int, int]:
+            decays = self._source.decayed()
+            late_ms = self._table.now_ms() - self._erase_ms
+            late = [each for each in decays if self._erase_ms and each.since_ms < late_ms]
+            return sum(each.dead_bytes for each in decays), sum(each.dead_bytes for each in late)
+
         try:
-            return await self._in_thread(lambda: self._choose(busy)) is not None
+            return await self._in_thread(count)
+        except OSError:
+            return None
+
+    async def _is_found(self, choose: Callable[[], Choice | None]) -> bool:
+        try:
+            return await self._in_thread(choose) is not None
         except OSError:
             return False  # the catalog cannot be read: others say so loudly
         except Exception as error:
@@ -175,11 +215,11 @@ class JobRoutes:
     def handle(self, request: Request) -> None:
         request.route = "jobs"
         parts = request.path[len(JOBS_ROOT) :].split(b"/")
-        if parts == [COMPACT]:
+        if parts in ([COMPACT], [ERASE]):
             self._allow(request, b"POST")
             if self._asking >= ASKS_MAX:
                 raise Overloaded("too many ask for a job at once")
-            self._begin(request, self._ask())
+            self._begin(request, self._ask(_text(parts[0])))
         elif len(parts) == 1:
             self._allow(request, b"DELETE")
             self._give_up(request, _text(parts[0]))
@@ -194,7 +234,7 @@ class JobRoutes:
             else:
                 self._begin(request, self._put_result(request.body, job, number))
         else:
-            raise RouteNotFound("jobs: compact, {job}, {job}/tasks/{k} and {job}/commit")
+            raise RouteNotFound("jobs: compact, erase, {job}, {job}/tasks/{k} and {job}/commit")
 
     @staticmethod
     def _allow(request: Request, *methods: bytes) -> None:
@@ -250,29 +290,39 @@ class JobRoutes:
 
     # Ask
 
-    async def _ask(self) -> Answer:
+    async def _ask(self, kind: str) -> Answer:
         """One is planned at a time, so that no two get the same segments."""
         self._asking += 1
         try:
             async with self._planning:
                 busy = self._table.busy_names()
-                plan = await self._in_thread(lambda: self._plan(busy))
+                plan = await self._in_thread(lambda: self._plan(kind, busy))
                 if plan is None:
                     return 204, _NO_STORE, b""
                 return 200, _JSON, self._start(plan)
         finally:
             self._asking -= 1
 
-    def _plan(self, busy: set[str]) -> Plan | None:
+    def _plan(self, kind: str, busy: set[str]) -> Plan | None:
         swaps_seen = self._source.swaps()
-        choice = self._choose(busy)
+        choice = self._choose_decayed(busy, self._erase_ms // 2)
+        if choice is None and kind == COMPACT.decode():
+            choice = self._choose(busy)
         if choice is None:
             return None
         segments = {use.segment.name: use.segment for use in choice.inputs}
         live_bytes = sum(use.live_bytes for use in choice.inputs)
         pieces = cut_tasks(self._source.live_runs(list(segments)), live_bytes, self._policy)
-        tasks = [encode_task(task_input(piece, segments)) for piece in pieces]
-        return Plan(choice, tasks, swaps_seen) if tasks else None
+        cuts = self._source.cuts(choice.shard, list(segments))
+        tasks = [encode_task(task_input(piece, segments, cuts)) for piece in pieces]
+        return Plan(kind, choice, tasks, swaps_seen) if tasks else None
+
+    def _choose_decayed(self, busy: set[str], after_ms: int) -> Choice | None:
+        """What has held dead content for so long."""
+        if not self._erase_ms:
+            return None
+        before_ms = self._table.now_ms() - after_ms
+        return choose_decayed(self._source.decayed(), before_ms, self._policy, busy)
 
     def _choose(self, busy: set[str]) -> Choice | None:
         uses = self._source.segments()
@@ -289,9 +339,9 @@ class JobRoutes:
 
     def _start(self, plan: Plan) -> bytes:
         """The offer of a job that has begun, encoded."""
-        choice, tasks, swaps_seen = plan
+        kind, choice, tasks, swaps_seen = plan
         inputs = [use.segment for use in choice.inputs]
-        job = self._table.start(COMPACT.decode(), choice.shard, inputs, tasks, swaps_seen)
+        job = self._table.start(kind, choice.shard, inputs, tasks, swaps_seen)
         try:
             return encode_offer(self._offer(job, choice))
         except BaseException:

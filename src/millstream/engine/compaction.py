@@ -15,7 +15,7 @@ from millstream.formats.crc32c import crc32c_combine
 from millstream.formats.jobs import TaskInput, TaskResult, cut_runs
 from millstream.formats.runs import Run, Segment, is_segment_sound
 from millstream.limits import MIB
-from millstream.tier.catalog import SegmentSpan, SegmentUse
+from millstream.tier.catalog import Decay, SegmentSpan, SegmentUse
 
 LiveRun = tuple[str, Run]  # name of the segment that holds it, and where in there
 
@@ -69,6 +69,20 @@ def choose_small(
     return _limited(shard, small[shard], policy, "many small segments")
 
 
+def choose_decayed(
+    decays: Sequence[Decay], died_before_ms: int, policy: Policy, busy: Collection[str] = ()
+) -> Choice | None:
+    """Segments with content that died before then, of the shard with the oldest; whatever their
+    size. `decays` are sorted by the time of the death."""
+    due = [decay.use for decay in decays if decay.since_ms <= died_before_ms]
+    free = [use for use in due if use.segment.name not in busy]
+    if not free:
+        return None
+    shard = free[0].segment.shard
+    inputs = _first_few([use for use in free if use.segment.shard == shard], policy)
+    return Choice(shard, inputs, "content that must go")
+
+
 def choose_spread(
     shard: int,
     uses: Iterable[SegmentUse],
@@ -116,16 +130,22 @@ def _limited(
     shard: int, uses: list[SegmentUse], policy: Policy, reason: str, inputs_min: int = 2
 ) -> Choice | None:
     """Smallest first, as many as one job may take; None when those are too few to pay."""
+    inputs = _first_few(sorted(uses, key=lambda use: (use.live_bytes, use.segment.name)), policy)
+    return Choice(shard, inputs, reason) if len(inputs) >= inputs_min else None
+
+
+def _first_few(uses: Sequence[SegmentUse], policy: Policy) -> list[SegmentUse]:
+    """As many as one job may take, one at least."""
     inputs: list[SegmentUse] = []
     size = runs = 0
-    for use in sorted(uses, key=lambda use: (use.live_bytes, use.segment.name)):
+    for use in uses:
         size += use.live_bytes
         runs += use.live_runs
         is_over = size > policy.job_bytes_max or runs > policy.job_runs_max
         if inputs and (is_over or len(inputs) == policy.inputs_max):
             break
         inputs.append(use)
-    return Choice(shard, inputs, reason) if len(inputs) >= inputs_min else None
+    return inputs
 
 
 # Who rewrites what
@@ -141,11 +161,15 @@ def cut_tasks(runs: Iterable[LiveRun], live_bytes: int, policy: Policy) -> Itera
     return cut_runs(runs, max(1, live_bytes // tasks), policy.task_runs_max)
 
 
-def task_input(piece: Sequence[LiveRun], segments: dict[str, Segment]) -> TaskInput:
+def task_input(
+    piece: Sequence[LiveRun], segments: dict[str, Segment], cuts: Mapping[int, int]
+) -> TaskInput:
     """The same runs with their segments told once."""
     index: dict[str, int] = {}
     runs = [(index.setdefault(name, len(index)), run) for name, run in piece]
-    return TaskInput([segments[name] for name in index], runs)
+    streams = dict.fromkeys(run.stream_id for _, run in piece)
+    its_cuts = [(stream_id, cuts[stream_id]) for stream_id in streams if stream_id in cuts]
+    return TaskInput([segments[name] for name in index], runs, its_cuts)
 
 
 # Is it right
@@ -154,9 +178,19 @@ def task_input(piece: Sequence[LiveRun], segments: dict[str, Segment]) -> TaskIn
 def check_result(
     task: TaskInput, result: TaskResult, *, shard: int, taken_names: Collection[str]
 ) -> None:
-    """Raises ResultRefused unless the new runs hold exactly what the old ones held."""
+    """Raises ResultRefused unless the new runs hold exactly what the old ones held.
+
+    But for what they were to leave out: with that, told as runs, they do.
+    """
     _check_segments(task, result, shard, taken_names)
-    check_same_content([run for _, run in task.runs], [run for runs in result.runs for run in runs])
+    cuts = dict(task.cuts)
+    for run in result.dropped:
+        if run.end_ordinal > cuts.get(run.stream_id, 0):
+            raise ResultRefused(f"{_place(run)} was left out and is alive")
+    new = [run for runs in result.runs for run in runs]
+    if result.dropped:
+        new = sorted([*new, *result.dropped], key=_key)
+    check_same_content([run for _, run in task.runs], new)
 
 
 def _check_segments(

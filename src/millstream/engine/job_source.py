@@ -16,6 +16,8 @@ class JobSource:
         self._catalog = catalog
         self.segments = catalog.segments
         self.segment_names = catalog.segment_names
+        self.decayed = catalog.decayed
+        self.cuts = catalog.cuts
         self.segment_spans = catalog.segment_spans
         self.live_runs = catalog.live_runs
         self.object_size = objects.size

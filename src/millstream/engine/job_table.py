@@ -73,6 +73,9 @@ class JobTable:
         self._jobs[job.job_id] = job
         return job
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
     def find(self, job_id: str) -> Job:
         """Renews the lease. Raises JobNotFound."""
         self._expire()

@@ -60,6 +60,8 @@ class TaskInput(msgspec.Struct, array_like=True, frozen=True):
 
     segments: list[Segment]
     runs: list[tuple[int, Run]]  # index into `segments`
+    cuts: list[tuple[int, int]] = []  # stream, ordinal: its messages before that are dead
+
 
 
 class TaskResult(msgspec.Struct, array_like=True, frozen=True):
@@ -67,6 +69,7 @@ class TaskResult(msgspec.Struct, array_like=True, frozen=True):
 
     segments: list[Segment]
     runs: list[list[Run]]
+    dropped: list[Run] = []  # what the cuts left out: with it, the old runs are whole
 
 
 def cut_runs(

@@ -46,6 +46,7 @@ class Capture:
         self.segments: dict[str, Segment] = {}
         self.replacements: list[Replacement] = []
         self.trims: dict[int, int] = {}
+        self.died_ms = 0
         self.records: list[Record] = []
 
     @property
@@ -100,6 +101,7 @@ class Capture:
             [_sound(replacement) for replacement in self.replacements],
             list(self.trims.items()),
             self.records,
+            self.died_ms,
         )
         return changes, [hot_content(stream.stream_id, blocks) for stream, blocks in self.hot]
 
@@ -123,6 +125,7 @@ class OpenChanges:
         self.segments: dict[str, Segment] = {}  # by name
         self.replacements: list[Replacement] = []
         self.trims: dict[int, int] = {}
+        self.died_ms = 0  # when the first content died; 0: none did
         self.blobs: set[str] = set()  # whose number of uses changed
         self._removed_before: set[int] = set()  # told by a checkpoint that is on its way
         self._capture: Capture | None = None
@@ -136,6 +139,10 @@ class OpenChanges:
             stream.epoch = self.epoch
             self.dirty[stream.stream_id % self._shards].append(stream)
             self.dirty_count += 1
+
+    def note_death(self, now_ms: int) -> None:
+        """Content that may lie in segments is given up."""
+        self.died_ms = self.died_ms or now_ms
 
     def add_segment(self, segment: Segment) -> None:
         """Runs refer to it, or nothing does and it is garbage from the start."""
@@ -177,6 +184,7 @@ class OpenChanges:
         capture.segments, self.segments = self.segments, {}
         capture.replacements, self.replacements = self.replacements, []
         capture.trims, self.trims = self.trims, {}
+        capture.died_ms, self.died_ms = self.died_ms, 0
         self.epoch += 1
         self.dirty, self.dirty_count = [[] for _ in range(self._shards)], 0
         self._still_hot = [{} for _ in range(self._shards)]

@@ -145,6 +145,7 @@ class StateMachine:
             if not command.lifetime_given:
                 stream.set_lifetime(source.ttl_ms, source.expires_at_ms)
         if expired is not None:
+            self.changes.note_death(command.now_ms)
             self._remove(expired)
         self.births += 1
         self.residents.add(stream)
@@ -236,6 +237,7 @@ class StateMachine:
         )
         self.changes.touch(stream)
         self._set_snapshot(stream, snapshot)
+        self.changes.note_death(command.now_ms)
         self._trim(stream, command.ordinal, command.byte)
         stream.touched_ms = max(stream.touched_ms, command.now_ms)
         return Done.PUBLISHED
@@ -333,6 +335,7 @@ class StateMachine:
         if not is_published and stream.resolve_unpublished(place) is None:
             return Done.NOTHING
         self.changes.touch(stream)
+        self.changes.note_death(command.now_ms)
         self._trim(stream, command.ordinal, command.byte)
         return Done.ACCEPTED
 
@@ -380,6 +383,7 @@ class StateMachine:
             return StreamNotFound("stream does not exist")
         if stream.deleted:
             return gone(stream)
+        self.changes.note_death(command.now_ms)
         self._end(stream)
         return Done.DELETED
 
@@ -387,6 +391,7 @@ class StateMachine:
         stream = self.find_by_id(command.stream_id)
         if stream is None or stream.deleted or not stream.is_expired(command.now_ms):
             return Done.NOTHING
+        self.changes.note_death(command.now_ms)
         self._end(stream)
         return Done.DELETED
 

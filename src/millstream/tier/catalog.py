@@ -22,7 +22,14 @@ from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
 from millstream.limits import SHARDS_DEFAULT
-from millstream.tier.catalog_changes import Garbage, SegmentSpan, SegmentUse, is_empty, split
+from millstream.tier.catalog_changes import (
+    Decay,
+    Garbage,
+    SegmentSpan,
+    SegmentUse,
+    is_empty,
+    split,
+)
 from millstream.tier.catalog_files import (
     ROOT_NAME,
     Meta,
@@ -42,6 +49,7 @@ from millstream.tier.catalog_verify import Verified, find_problems, verify_files
 __all__ = [
     "Catalog",
     "Changes",
+    "Decay",
     "Garbage",
     "Replacement",
     "SegmentSpan",
@@ -286,6 +294,31 @@ class Catalog:
                 number, f"SELECT live_bytes, live_runs, {_SEGMENT} FROM segments s ORDER BY segment"
             )
         ]
+
+    def decayed(self) -> list[Decay]:
+        """Segments that hold dead content beside what lives, the oldest death first."""
+        found = [
+            Decay(SegmentUse(Segment(name, shard, *rest), live_bytes, live_runs), since_ms, dead)
+            for shard in range(self.shards)
+            for since_ms, dead, live_bytes, live_runs, name, *rest in self._work_rows(
+                shard,
+                f"SELECT dead_since_ms, rows - live_rows, live_bytes, live_runs, {_SEGMENT}"
+                " FROM segments s WHERE dead_since_ms IS NOT NULL",
+            )
+        ]
+        return sorted(found, key=lambda decay: (decay.since_ms, decay.use.segment.name))
+
+    def cuts(self, shard: int, names: Sequence[str]) -> dict[int, int]:
+        """By stream: its messages before this one are dead, though a run of these segments that
+        holds some of them lives."""
+        marks = ", ".join("?" * len(names))
+        rows = self._work_rows(
+            shard,
+            "SELECT stream_id, max(first_ordinal + dead) FROM runs JOIN segments USING (segment)"
+            f" WHERE dead > 0 AND name IN ({marks}) GROUP BY stream_id",
+            *names,
+        )
+        return dict(rows)
 
     def segment_names(self, shard: int) -> set[str]:
         """Of all that are referred to and of all that are garbage."""

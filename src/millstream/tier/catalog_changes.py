@@ -22,6 +22,20 @@ class SegmentSpan(NamedTuple):
     last_stream: int
 
 
+class Decay(NamedTuple):
+    """A segment that holds something nobody may read any more."""
+
+    use: SegmentUse
+    since_ms: int
+    dead_rows: int
+
+    @property
+    def dead_bytes(self) -> int:
+        """About: rows are of different sizes."""
+        segment = self.use.segment
+        return segment.size * self.dead_rows // max(1, segment.rows)
+
+
 class Garbage(NamedTuple):
     """A segment nothing refers to any more, since this position of the journal."""
 
@@ -43,7 +57,7 @@ def is_empty(part: Changes) -> bool:
 
 def split(changes: Changes, shards: int) -> list[Changes]:
     """The part of each shard's file, and at the end that of the root file."""
-    parts = [Changes(changes.lsn) for _ in range(shards + 1)]
+    parts = [Changes(changes.lsn, died_ms=changes.died_ms) for _ in range(shards + 1)]
     for row in changes.streams:
         parts[row.stream_id % shards].streams.append(row)
     for stream_id in changes.removed:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from millstream.errors import DamagedData, StartupError
 from millstream.formats.wal import crc32c
 
-FORMAT = 2  # 1: images and records without a checksum; an open catalog is brought here
+FORMAT = 3  # 1: no checksums, 2: dead content is not counted; an open catalog is brought here
 APPLICATION_ID = 0x4D53_4341  # "MSCA"
 ROOT_NAME = "root.sqlite"
 _NEW_SUFFIX = ".new"
@@ -96,6 +96,32 @@ CREATE TRIGGER run_removed AFTER DELETE ON runs BEGIN
     UPDATE segments SET live_bytes = live_bytes - old.size, live_runs = live_runs - 1
     WHERE segment = old.segment;
 END;
+"""
+
+# What the file of a shard got with format 3; new files get it in the same way, so that all look
+# alike. When old content died is not known: since its birth, at the worst.
+_SINCE_3 = """
+ALTER TABLE segments ADD COLUMN live_rows INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE segments ADD COLUMN dead_since_ms INTEGER;
+ALTER TABLE runs ADD COLUMN dead INTEGER NOT NULL DEFAULT 0;
+DROP TRIGGER run_added;
+DROP TRIGGER run_removed;
+CREATE TRIGGER run_added AFTER INSERT ON runs BEGIN
+    UPDATE segments SET live_bytes = live_bytes + new.size, live_runs = live_runs + 1,
+        live_rows = live_rows + new.count - new.dead
+    WHERE segment = new.segment;
+END;
+CREATE TRIGGER run_removed AFTER DELETE ON runs BEGIN
+    UPDATE segments SET live_bytes = live_bytes - old.size, live_runs = live_runs - 1,
+        live_rows = live_rows - old.count + old.dead
+    WHERE segment = old.segment;
+END;
+CREATE TRIGGER run_cut AFTER UPDATE OF dead ON runs BEGIN
+    UPDATE segments SET live_rows = live_rows - new.dead + old.dead WHERE segment = new.segment;
+END;
+UPDATE segments SET live_rows = n FROM
+    (SELECT segment AS s, sum(count) AS n FROM runs GROUP BY segment) WHERE segment = s;
+UPDATE segments SET dead_since_ms = created_ms WHERE live_rows < rows;
 """
 
 
@@ -237,22 +263,37 @@ def load_shards(path: Path) -> int:
 
 
 def _upgrade(path: Path, db: sqlite3.Connection, written_format: int) -> None:
-    """From format 1: every image and every record gets its checksum. All of them or none."""
-    if written_format != 1:
-        raise DamagedData(str(path), 60, f"format 1 or {FORMAT}", str(written_format))
+    """From format 1: every image and every record gets its checksum. From format 2: what is dead
+    is counted. All of it or nothing."""
+    if written_format not in (1, 2):
+        raise DamagedData(str(path), 60, f"format 1 to {FORMAT}", str(written_format))
     try:
         db.create_function("seal", 1, seal, deterministic=True)
         db.create_function("seal_record", 2, seal_record, deterministic=True)
         db.execute("PRAGMA synchronous = FULL")
         db.execute("BEGIN IMMEDIATE")
-        if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'streams'").fetchall():
+        is_shard = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'streams'").fetchall()
+        if written_format == 1 and is_shard:
             db.execute("UPDATE streams SET image = seal(image)")
-        else:
+        elif written_format == 1:
             db.execute("UPDATE records SET value = seal_record(key, value)")
+        if is_shard:
+            for statement in _statements(_SINCE_3):
+                db.execute(statement)
         db.execute(f"PRAGMA user_version = {FORMAT}")
         db.execute("COMMIT")
     except sqlite3.Error as error:
         raise as_ours(path, error) from error
+
+
+def _statements(script: str) -> Iterator[str]:
+    """One by one: `executescript` would commit what was begun."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
 
 
 def set_lsn(path: Path, lsn: int) -> None:
@@ -301,7 +342,7 @@ def expected_schema(is_root: bool) -> dict[str, str]:
     """The text of every table, index and trigger that a file has, by name."""
     db = sqlite3.connect(":memory:")
     try:
-        db.executescript(_META + (_ROOT if is_root else _SHARD))
+        db.executescript(_META + (_ROOT if is_root else _SHARD + _SINCE_3))
         return load_schema(db)
     finally:
         db.close()
@@ -318,7 +359,8 @@ def create_files(folder: Path, shards: int, store_id: str) -> None:
     for leftover in [*folder.glob("*.sqlite*")]:
         leftover.unlink()
     for shard in range(shards):
-        _create(folder / shard_name(shard), _META + _SHARD, Meta(store_id, shards, shard, 0))
+        schema = _META + _SHARD + _SINCE_3
+        _create(folder / shard_name(shard), schema, Meta(store_id, shards, shard, 0))
     sync_folder(folder)
     _create(folder / ROOT_NAME, _META + _ROOT, Meta(store_id, shards, None, 0))
     sync_folder(folder)

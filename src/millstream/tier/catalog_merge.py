@@ -28,7 +28,8 @@ _ADD_REPLACING = (
     "WITH given (stream_id, first_ordinal, first_byte, count, size, row_group, row, crc, segment)"
     " AS (VALUES {})"
     " INSERT OR IGNORE INTO runs (stream_id, first_ordinal, first_byte, count, size, row_group,"
-    " row, crc, segment) SELECT g.* FROM given g JOIN replaced r USING (stream_id)"
+    " row, crc, segment, dead) SELECT g.*, max(0, r.first_ordinal - g.first_ordinal)"
+    " FROM given g JOIN replaced r USING (stream_id)"
     " WHERE g.first_ordinal < r.end_ordinal AND g.first_ordinal + g.count > r.first_ordinal"
 )
 _PUT_STREAMS = (
@@ -50,6 +51,17 @@ _TRIM = (
     " SELECT r.stream_id, r.first_ordinal FROM trims t CROSS JOIN runs r"
     " ON r.stream_id = t.stream_id AND r.first_ordinal < t.ordinal"
     " WHERE r.first_ordinal + r.count <= t.ordinal)"
+)
+# What is left before the place lies in a run that goes on behind it.
+_CUT = (
+    "WITH trims (stream_id, ordinal) AS (VALUES {})"
+    " UPDATE runs SET dead = t.ordinal - runs.first_ordinal FROM trims t"
+    " WHERE runs.stream_id = t.stream_id AND runs.first_ordinal + runs.dead < t.ordinal"
+)
+# Nothing says when content of a new segment died: while it was made, or since its birth.
+_DECAY = (
+    "UPDATE segments SET dead_since_ms = iif(segment > ?1 OR ?2 = 0, created_ms, ?2)"
+    " WHERE dead_since_ms IS NULL AND live_rows < rows"
 )
 _PUT_RECORDS = "INSERT OR REPLACE INTO records (key, value) VALUES {}"
 
@@ -101,6 +113,7 @@ def _merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
     for replacement in changes.replacements:
         _replace(db, replacement, changes.lsn)
     _in_batches(db, _TRIM, changes.trims)
+    _in_batches(db, _CUT, changes.trims)
     gone = [(stream_id,) for stream_id in changes.removed]
     _in_batches(db, "DELETE FROM runs WHERE stream_id IN (VALUES {})", gone)
     _in_batches(db, "DELETE FROM streams WHERE stream_id IN (VALUES {})", gone)
@@ -113,6 +126,7 @@ def _merge_shard(db: sqlite3.Connection, changes: Changes) -> None:
         (last,),
     )
     _discard_segments(db, "live_runs = 0", (), changes.lsn)
+    db.execute(_DECAY, (last, changes.died_ms))
 
 
 def _last_segment(db: sqlite3.Connection) -> int:
@@ -157,7 +171,8 @@ def _replace(db: sqlite3.Connection, replacement: Replacement, lsn: int) -> None
         " (stream_id INTEGER PRIMARY KEY, first_ordinal INTEGER, end_ordinal INTEGER)"
     )
     db.execute(
-        "INSERT INTO replaced SELECT stream_id, min(first_ordinal), max(first_ordinal + count)"
+        "INSERT INTO replaced"
+        " SELECT stream_id, min(first_ordinal + dead), max(first_ordinal + count)"
         f" FROM runs WHERE {numbers} GROUP BY stream_id",
         found,
     )

@@ -58,6 +58,16 @@ _RULES = (
         "segment {0} counts {1} live runs of {2} bytes, found {3} of {4} bytes",
     ),
     (
+        "SELECT name, live_rows, rows_found FROM segments LEFT JOIN"
+        " (SELECT segment, sum(count - dead) AS rows_found FROM runs GROUP BY segment)"
+        " USING (segment) WHERE live_rows IS NOT rows_found LIMIT 1",
+        "segment {0} counts {1} live rows, found {2}",
+    ),
+    (
+        "SELECT stream_id, first_ordinal, dead FROM runs WHERE dead < 0 OR dead >= count LIMIT 1",
+        "stream {0}: the run at message {1} is said to have {2} dead messages",
+    ),
+    (
         "SELECT name FROM segments WHERE name IN (SELECT name FROM garbage) LIMIT 1",
         "segment {0} is live and garbage at once",
     ),
