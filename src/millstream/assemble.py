@@ -43,9 +43,10 @@ from millstream.engine.blob_worker import BlobWorker
 from millstream.engine.catalog_uploads import CatalogUploads
 from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
+from millstream.engine.eraser_process import EraserProcess
 from millstream.engine.flush_planning import FlushLimits
 from millstream.engine.flusher import Flusher
-from millstream.engine.garbage import Garbage
+from millstream.engine.garbage import FIRST_LOOK_SECONDS, LOOK_SECONDS, Garbage
 from millstream.engine.holds import Holds
 from millstream.engine.job_source import JobSource, cold_place
 from millstream.engine.job_table import JobTable
@@ -70,7 +71,12 @@ from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.reserve import Reserve
 from millstream.journal.wal import WalJournal
-from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
+from millstream.limits import (
+    GARBAGE_GRACE_SECONDS,
+    ORPHAN_AGE_SECONDS,
+    SSE_BUFFER_BYTES,
+    WINDOW_THREADS,
+)
 from millstream.recover import RESTORED, recover
 from millstream.state.commands import Mark
 from millstream.state.machine import StateMachine
@@ -243,6 +249,22 @@ def _is_same_disk(*places: str | Path) -> bool:
         return False
 
 
+def _in_time(seconds: float, config: Config, share: int) -> float:
+    """At most this share of the time within which dead content has to be gone."""
+    return min(seconds, config.erase_within / share) if config.erase_within else seconds
+
+
+def _garbage_times(config: Config) -> dict[str, float]:
+    """Only those that would be too long for what is promised."""
+    times = {
+        "grace_seconds": (GARBAGE_GRACE_SECONDS, _in_time(GARBAGE_GRACE_SECONDS, config, 32)),
+        "orphan_age_seconds": (ORPHAN_AGE_SECONDS, _in_time(ORPHAN_AGE_SECONDS, config, 8)),
+        "first_look_seconds": (FIRST_LOOK_SECONDS, _in_time(FIRST_LOOK_SECONDS, config, 8)),
+        "look_seconds": (LOOK_SECONDS, _in_time(LOOK_SECONDS, config, 8)),
+    }
+    return {name: shorter for name, (usual, shorter) in times.items() if shorter < usual}
+
+
 class ColdTier:
     """What moves streams and their content out of memory, in the order it starts and stops, and
     what reads it back."""
@@ -289,7 +311,9 @@ class ColdTier:
             storage.store_id,
             cold_place(disk.objects.settings),
             engine.faults,
+            erase_seconds=config.erase_within,
         )
+        self.eraser = EraserProcess(config, self.jobs, engine.faults)
         self.uploads = CatalogUploads(
             engine,
             self.checkpointer,
@@ -297,7 +321,7 @@ class ColdTier:
             disk.objects,
             storage.store_id,
             disk.folder.path / "uploads",
-            config.catalog_upload_interval,
+            _in_time(config.catalog_upload_interval, config, 16),
             config.shutdown_timeout,
         )
         self.garbage = Garbage(
@@ -308,6 +332,7 @@ class ColdTier:
             self.uploads,
             self.holds,
             job_table,
+            **_garbage_times(config),
         )
 
         self._room = RoomMaker(
@@ -364,6 +389,8 @@ class ColdTier:
             self.flusher.held_bytes,
             self.windows.loads,
             self._reader.cached_bytes,
+            self.eraser.dead_bytes,
+            self.eraser.dead_bytes_overdue,
         )
 
 
@@ -450,11 +477,15 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         readiness.is_open = True
         if pipeline is not None:
             pipeline.start(loop, f"{scheme}://{_reachable(address)}")
+        if cold is not None:
+            cold.eraser.start(loop, f"{scheme}://{_reachable(address)}")
         yield f"{scheme}://{address}"
     finally:
         readiness.is_open = False
         if pipeline is not None:
             await pipeline.close()
+        if cold is not None:
+            await cold.eraser.close()
         server.stop_listening()
         engine.hot_budget.close()
         engine.end_watchers()

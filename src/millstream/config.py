@@ -50,6 +50,11 @@ def parse_seconds(text: str) -> float:
     return float(match[1]) * _SECONDS_FACTOR[match[2]]
 
 
+def parse_promise(text: str) -> float:
+    """0: there is none."""
+    return 0.0 if text == "off" else parse_seconds(text)
+
+
 def parse_listen(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
@@ -306,6 +311,13 @@ class Config:
     )
     retention_interval: float = _setting(
         60.0, parse_seconds, "TIME", "how often buckets are looked over for content to give up"
+    )
+    erase_within: float = _setting(
+        86_400.0,
+        parse_promise,
+        "TIME|off",
+        "when content of deleted, expired and trimmed streams is gone from every object at last",
+        default_text="24h",
     )
     pipeline: str = _setting(
         "auto",

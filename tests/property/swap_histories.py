@@ -89,6 +89,7 @@ class Store:
             sorted(self.catalog.live_runs(sorted(uses)), key=str),
             sorted(uses.values(), key=str),
             sorted(garbage.name for garbage in self.catalog.garbage()),
+            sorted((d.use.segment.name, d.dead_rows) for d in self.catalog.decayed()),
             list(self.catalog.stream_rows()),
             dict(self.catalog.records("")),
         )

@@ -32,6 +32,7 @@ from millstream.limits import MIB
 from millstream.tier.catalog import (
     Catalog,
     Changes,
+    Decay,
     Replacement,
     SegmentSpan,
     SegmentUse,
@@ -171,6 +172,12 @@ class World:
 
     def object_size(self, name: str) -> int | None:
         return self.store.size(name)
+
+    def decayed(self) -> list[Decay]:
+        return self.catalog.decayed()
+
+    def cuts(self, shard: int, names: Sequence[str]) -> dict[int, int]:
+        return self.catalog.cuts(shard, names)
 
     def segment_names(self, shard: int) -> set[str]:
         return self.catalog.segment_names(shard)

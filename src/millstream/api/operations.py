@@ -218,6 +218,16 @@ def _collect_cold(cold: ColdNumbers) -> Iterable[Metric]:
         "millstream_flushes", "Segments written to the object store", cold.segments
     )
     yield CounterMetricFamily("millstream_checkpoints", "Checkpoints stored", cold.checkpoints)
+    yield GaugeMetricFamily(
+        "millstream_dead_bytes",
+        "Bytes of segments that nobody can read any more, about",
+        cold.dead_bytes,
+    )
+    yield GaugeMetricFamily(
+        "millstream_dead_bytes_overdue",
+        "Bytes that --erase-within promised to be gone by now, about",
+        cold.dead_bytes_overdue,
+    )
     yield CounterMetricFamily(
         "millstream_catalog_uploads", "Copies of the catalog in the object store", cold.uploads
     )

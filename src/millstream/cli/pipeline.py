@@ -18,6 +18,10 @@ Run the jobs that a server has for the data pipeline, on Spark. Without --once i
   millstream pipeline run --server http://127.0.0.1:4437
   millstream pipeline run --server http://10.0.0.5:4437 --master spark://10.0.0.9:7077 --once
 """
+_ERASE_TEXT = """\
+Rewrite segments that have held content of deleted, expired or trimmed streams for half of the time
+that the server's --erase-within allows, until there are none. The server starts this by itself.
+"""
 _LOG_SETTINGS = ("log_format", "log_level")
 
 
@@ -64,14 +68,36 @@ def add_pipeline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=[],
         help="a setting of Spark's own; may be given several times",
     )
+    erase = actions.add_parser(
+        "erase",
+        help="rewrite segments that hold dead content for too long, without Spark",
+        description=_ERASE_TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    erase.add_argument(
+        "--server",
+        metavar="URL",
+        default="http://127.0.0.1:4437",
+        help="the server to work for (default: %(default)s)",
+    )
+    erase.add_argument(
+        "--until-input-ends",
+        action="store_true",
+        help="end when standard input does: with the process that holds its other end",
+    )
     settings = dataclasses.fields(Config)
-    add_settings(run, [each for each in settings if each.name.startswith("cold")])
-    add_settings(run, [each for each in settings if each.name in _LOG_SETTINGS])
+    for parser in (run, erase):
+        add_settings(parser, [each for each in settings if each.name.startswith("cold")])
+        add_settings(parser, [each for each in settings if each.name in _LOG_SETTINGS])
 
 
 def run_pipeline(arguments: argparse.Namespace) -> int:
     flags = settings_given(arguments)
     configure_logs(*log_settings(flags))
+    if arguments.action == "erase":
+        from millstream.pipeline.eraser import run_eraser
+
+        return run_eraser(arguments.server, flags, until_input_ends=arguments.until_input_ends)
     interval_seconds = parse_seconds(arguments.interval)
     spark = dict(_name_and_value(text) for text in arguments.spark_conf)
     missing = find_missing(java_home())

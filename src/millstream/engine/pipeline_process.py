@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import sys
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import structlog
 
@@ -32,6 +32,8 @@ class WorkFinder(Protocol):
 class PipelineProcess:
     """It runs all the jobs there are and ends. Its process group is its own, with its JVM in it."""
 
+    action: ClassVar[tuple[str, ...]] = ("pipeline", "run", "--once", "--until-input-ends")
+
     def __init__(
         self,
         config: Config,
@@ -50,8 +52,7 @@ class PipelineProcess:
 
     def start(self, loop: asyncio.AbstractEventLoop, url: str) -> None:
         """`url` is where the server is reached from this machine."""
-        run = ("-m", "millstream", "pipeline", "run", "--once", "--until-input-ends")
-        self._command = (sys.executable, *run, "--server", url)
+        self._command = (sys.executable, "-m", "millstream", *self.action, "--server", url)
         self._task = loop.create_task(self._look_after())
 
     async def close(self) -> None:

@@ -63,7 +63,6 @@ class TaskInput(msgspec.Struct, array_like=True, frozen=True):
     cuts: list[tuple[int, int]] = []  # stream, ordinal: its messages before that are dead
 
 
-
 class TaskResult(msgspec.Struct, array_like=True, frozen=True):
     """The new segments of a task in order, and the runs of each."""
 

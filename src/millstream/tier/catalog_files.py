@@ -99,7 +99,7 @@ END;
 """
 
 # What the file of a shard got with format 3; new files get it in the same way, so that all look
-# alike. When old content died is not known: since its birth, at the worst.
+# alike. When content died that is dead already is not known: it counts from now.
 _SINCE_3 = """
 ALTER TABLE segments ADD COLUMN live_rows INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE segments ADD COLUMN dead_since_ms INTEGER;
@@ -121,7 +121,8 @@ CREATE TRIGGER run_cut AFTER UPDATE OF dead ON runs BEGIN
 END;
 UPDATE segments SET live_rows = n FROM
     (SELECT segment AS s, sum(count) AS n FROM runs GROUP BY segment) WHERE segment = s;
-UPDATE segments SET dead_since_ms = created_ms WHERE live_rows < rows;
+UPDATE segments SET dead_since_ms = CAST(strftime('%s', 'now') AS INTEGER) * 1000
+    WHERE live_rows < rows;
 """
 
 

@@ -20,7 +20,7 @@ from millstream.faults import Faults
 from millstream.formats.jobs import ColdPlace, TaskResult, decode_task, encode_task
 from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
-from millstream.tier.catalog import SegmentSpan, SegmentUse
+from millstream.tier.catalog import Decay, SegmentSpan, SegmentUse
 from tests.unit.api.fake_request import FakeRequest
 
 T = TypeVar("T")
@@ -37,6 +37,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
+        self.dead_since: dict[str, int] = {}
         self.runs = [
             (f"segments/0002/{k}", Run(2, k, 10 * k, 1, 10, 0, 0, 0x11111111)) for k in range(4)
         ]
@@ -49,6 +50,15 @@ class Catalog:
 
     def swaps(self) -> int:
         return 3
+
+    def decayed(self) -> list[Decay]:
+        return [
+            Decay(SegmentUse(Segment(name, 2, 100, 10, 4, 0), 10, 1), since_ms, 3)
+            for name, since_ms in self.dead_since.items()
+        ]
+
+    def cuts(self, shard: int, names: Sequence[str]) -> dict[int, int]:
+        return {}
 
     def segment_spans(self, shard: int) -> Mapping[str, SegmentSpan]:
         return {name: SegmentSpan(1, 2, 2) for name, _ in self.runs}
@@ -75,7 +85,15 @@ class Routes:
         place = ColdPlace("fs", "fs:/cold")
         self.table = JobTable(self.clock, 1000)
         self.routes = JobRoutes(
-            self.catalog, self.table, self.run, self.replace, "id", place, self.faults, policy
+            self.catalog,
+            self.table,
+            self.run,
+            self.replace,
+            "id",
+            place,
+            self.faults,
+            policy,
+            erase_seconds=1000.0,
         )
 
     def run(self, work: Callable[[], T], done: Callable[[T | Exception], None], /) -> None:
@@ -272,6 +290,35 @@ def test_a_store_that_is_away_is_a_503_to_be_repeated(routes: Routes) -> None:
     assert routes.call(b"POST", f"{job}/commit")[0] == 200
 
 
+# What must go
+
+
+def test_content_that_is_dead_for_half_of_the_time_is_rewritten_first(routes: Routes) -> None:
+    died_ms = routes.clock.now_ms()
+    routes.catalog.dead_since = {"segments/0002/3": died_ms}
+    assert routes.call(b"POST", "erase") == (204, b"")
+    routes.clock.advance(500_000)
+    status, body = routes.call(b"POST", "compact")
+    offer = json.loads(body)
+    assert (status, offer["reason"]) == (200, "content that must go")
+    assert [each["name"] for each in offer["inputs"]] == ["segments/0002/3"]
+    assert routes.call(b"POST", "erase") == (204, b"")  # it is taken
+    assert routes.call(b"DELETE", offer["job"])[0] == 204
+    assert routes.call(b"POST", "erase")[0] == 200
+
+
+def test_what_nobody_rewrote_in_time_is_late_and_then_overdue(routes: Routes) -> None:
+    loop, late = routes.loop, routes.routes.has_late_work
+    routes.catalog.dead_since = {"segments/0002/3": routes.clock.now_ms()}
+    routes.clock.advance(600_000)
+    assert loop.run_until_complete(late()) is False
+    routes.clock.advance(30_000)
+    assert loop.run_until_complete(late()) is True
+    assert loop.run_until_complete(routes.routes.dead_bytes()) == (75, 0)
+    routes.clock.advance(400_000)
+    assert loop.run_until_complete(routes.routes.dead_bytes()) == (75, 75)
+
+
 # Errors that nobody expects, at every step
 
 
@@ -288,7 +335,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 IN_THREADS_ONLY = {"exit"}  # on the loop it leaves the loop, as it must
 STEPS = {  # what of the catalog each step asks
-    "ask": ("swaps", "segments", "live_runs"),
+    "ask": ("swaps", "decayed", "segments", "live_runs", "cuts"),
     "commit": ("segment_names", "object_size", "live_runs"),
 }
 
@@ -332,7 +379,15 @@ def test_an_unexpected_error_of_the_swap_is_no_commit(routes: Routes, kind: str)
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize(
     "name",
-    ["encode_offer", "encode_task", "cut_tasks", "choose_small", "decode_result", "check_result"],
+    [
+        "encode_offer",
+        "encode_task",
+        "cut_tasks",
+        "choose_decayed",
+        "choose_small",
+        "decode_result",
+        "check_result",
+    ],
 )
 def test_an_unexpected_error_of_a_step_in_between(
     routes: Routes, monkeypatch: pytest.MonkeyPatch, name: str, kind: str

@@ -158,7 +158,7 @@ def test_the_runs_of_a_task_are_bounded_too() -> None:
 
 def test_a_task_tells_each_segment_once() -> None:
     segments = {name: use(name, 1).segment for name in "abc"}
-    task = task_input([("b", run(1, 0)), ("a", run(1, 1)), ("b", run(2, 0))], segments)
+    task = task_input([("b", run(1, 0)), ("a", run(1, 1)), ("b", run(2, 0))], segments, {})
     assert [segment.name for segment in task.segments] == ["b", "a"]
     assert task.runs == [(0, run(1, 0)), (1, run(1, 1)), (0, run(2, 0))]
 
@@ -297,7 +297,7 @@ def test_live_runs_are_split_as_the_tasks_were() -> None:
     segments = {name: use(name, 1).segment for name in "ab"}
     first: list[LiveRun] = [("a", run(1, 0)), ("b", run(1, 1))]
     second: list[LiveRun] = [("a", run(1, 2)), ("a", run(2, 0))]
-    tasks = [task_input(first, segments), task_input(second, segments)]
+    tasks = [task_input(first, segments, {}), task_input(second, segments, {})]
     live = [first[1], second[0], second[1]]
     assert list(split_like(tasks, iter(live))) == [(first, [first[1]]), (second, second)]
     with pytest.raises(JobConflict, match="was not there when the job began"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.clock import SystemClock
 from millstream.errors import DamagedData, StartupError
 from millstream.formats.runs import Run, Segment
 from millstream.tier.catalog import Catalog, Changes, Replacement, StreamRow
@@ -44,6 +45,46 @@ def execute(path: Path, sql: str) -> None:
     db.close()
 
 
+def count_no_dead_rows(path: Path) -> None:
+    """As before format 3."""
+    for trigger in ("run_added", "run_removed", "run_cut"):
+        execute(path, f"DROP TRIGGER {trigger}")
+    for table, column in (
+        ("segments", "live_rows"),
+        ("segments", "dead_since_ms"),
+        ("runs", "dead"),
+    ):
+        execute(path, f"ALTER TABLE {table} DROP COLUMN {column}")
+    for name, sign, row in (("added", "+", "new"), ("removed", "-", "old")):
+        execute(
+            path,
+            f"CREATE TRIGGER run_{name} AFTER {'INSERT' if sign == '+' else 'DELETE'} ON runs BEGIN"
+            f" UPDATE segments SET live_bytes = live_bytes {sign} {row}.size,"
+            f" live_runs = live_runs {sign} 1 WHERE segment = {row}.segment; END",
+        )
+
+
+def test_a_catalog_that_counted_no_dead_rows_does_so_when_it_is_opened(used: Path) -> None:
+    """What is dead already counts from then on."""
+    [row, *_] = rows(1)
+    catalog = open_catalog(used)
+    pieces = [Run(row.stream_id, k, k, 1, 1, 0, k, 0) for k in range(4)]
+    segment = Segment("x", row.stream_id % 3, 100, 7, 4, 77)
+    catalog.merge(Changes(10, segments=[segment], runs=[pieces]))
+    catalog.merge(Changes(11, trims=[(row.stream_id, 1)]))
+    catalog.close()
+    for path in used.glob("shard*.sqlite"):
+        count_no_dead_rows(path)
+        execute(path, "PRAGMA user_version = 2")
+    for _ in range(2):
+        catalog = open_catalog(used)
+        [decay] = catalog.decayed()
+        assert (decay.use.segment.name, decay.dead_rows) == ("x", 1)
+        assert abs(decay.since_ms - SystemClock().now_ms()) < 60_000
+        assert catalog.verify().problem is None
+        catalog.close()
+
+
 def test_what_was_merged_is_there_after_opening_again(used: Path) -> None:
     catalog = open_catalog(used)
     assert catalog.lsn == 9
@@ -57,6 +98,8 @@ def test_a_catalog_without_checksums_gets_them_when_it_is_opened(used: Path) -> 
     for path in used.glob("*.sqlite"):
         table, column = ("records", "value") if path.name == "root.sqlite" else ("streams", "image")
         execute(path, f"UPDATE {table} SET {column} = substr({column}, 1, length({column}) - 4)")
+        if path.name != "root.sqlite":
+            count_no_dead_rows(path)
         execute(path, "PRAGMA user_version = 1")
     for _ in range(2):
         catalog = open_catalog(used)
