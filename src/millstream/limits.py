@@ -72,6 +72,10 @@ DESCRIPTION_BYTES_MAX = 4 * KIB  # kept for ever and in every checkpoint
 CONTROL_BODY_BYTES_MAX = MIB  # requests about subscriptions: parsed whole, on the loop
 WAKE_STREAMS_MAX = 1000  # streams in one wake, those with work first; the next wake has the rest
 LISTED_STREAMS_MAX = 500  # streams in the answer to a GET of a subscription; each may be at rest
+LISTED_NAMES_MAX = 2000  # names that are looked at to find them: 10 ms
+SUBSCRIPTION_LINKS_MAX = (
+    10_000  # streams that one subscription names itself; patterns name any number
+)
 NAMED_STREAMS_MAX = 500  # streams that one request about a subscription names
 PATTERN_SEGMENTS_MAX = 32  # far more than names have, and matching pays for each
 PATTERN_WEIGHT_MAX = 1000  # of all patterns that one new stream can meet: 20 ms at the very worst

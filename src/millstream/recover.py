@@ -176,7 +176,6 @@ def _add_hot(machine: StateMachine, catalog: Catalog, content: HotContent) -> No
             f"{missing_bytes}"
         )
     machine.residents.add(stream)
-    machine.residents.welcome(stream)
     machine.changes.adopt_hot(stream)
 
 

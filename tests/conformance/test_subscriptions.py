@@ -55,6 +55,8 @@ def test_a_subscription_says_what_it_is(api: Api, control: Control) -> None:
         "pattern": "nothing/*",
         "streams": [],
         "stream_count": 0,
+        "has_more": False,
+        "pending_count": 0,
         "webhook": {"url": HOOK},
         "lease_ttl_ms": 1000,
         "status": "active",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import struct
 import time
@@ -23,7 +24,8 @@ from tests.freeze.watched import HELD_MS_MAX, WatchedServer, request, wait_quiet
 JSON, TEXT, BINARY = "application/json", "text/plain", "application/octet-stream"
 MIB = 1 << 20
 TRIES = 3
-STREAMS = 4000  # at once in what follows; bounded steps are bounded whatever their number
+# Bounded steps are bounded whatever their number; FREEZE_SCALE=25 is for runs by hand.
+STREAMS = 4000 * int(os.environ.get("FREEZE_SCALE", "1"))
 MESSAGES = 1_000_000
 
 
@@ -176,6 +178,30 @@ def test_very_many_streams_are_born_listed_grow_and_end(server: WatchedServer) -
             assert set(grown) == {204}
             assert set(server.many(request("DELETE", name) for name in names)) == {204}
             assert client.delete(f"/many{number}").status == 204
+
+    never_holds(server, work)
+
+
+def test_subscriptions_to_very_many_streams(server: WatchedServer) -> None:
+    def work(number: int) -> None:
+        names = [f"/followed{number}/s{index:06d}" for index in range(STREAMS)]
+        control = f"/v1/stream/__ds/subscriptions/many{number}"
+        wanted = {"type": "pull-wake", "pattern": f"followed{number}/**", "wake_stream": "wakes"}
+        with contextlib.closing(server.client()) as client:
+            client.put("/v1/stream/wakes", content_type=JSON)
+            client.put(f"/followed{number}")
+            created = server.many(request("PUT", name, content_type=TEXT) for name in names)
+            assert set(created) == {201}
+            body = json.dumps(wanted).encode()
+            assert client.put(control, body, content_type=JSON).status == 201
+            assert client.get(control).json()["has_more"]
+            grown = server.many(request("POST", name, b"x", content_type=TEXT) for name in names)
+            assert set(grown) == {204}
+            assert client.get(control).json()["pending_count"] == STREAMS
+            claimed = client.post(f"{control}/claim", b'{"worker":"w"}', content_type=JSON)
+            assert claimed.status == 200, claimed.body
+            assert client.delete(control).status == 204
+            assert set(server.many(request("DELETE", name) for name in names)) == {204}
 
     never_holds(server, work)
 

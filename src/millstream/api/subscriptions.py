@@ -33,11 +33,13 @@ from millstream.limits import (
     DESCRIPTION_BYTES_MAX,
     LEASE_MS_MAX,
     LEASE_MS_MIN,
+    LISTED_NAMES_MAX,
     LISTED_STREAMS_MAX,
     NAMED_STREAMS_MAX,
     PATTERN_SEGMENTS_MAX,
     PATTERN_WEIGHT_MAX,
     SUBSCRIPTION_ID_BYTES_MAX,
+    SUBSCRIPTION_LINKS_MAX,
 )
 from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.patterns import parse_pattern, path_of
@@ -238,8 +240,8 @@ class SubscriptionRoutes:
 
     def _describe(self, subscription: Subscription) -> dict[str, Any]:
         config = subscription.config
-        streams = self._engine.machine.subscriptions.linked_streams(
-            subscription, LISTED_STREAMS_MAX
+        streams, has_more = self._engine.machine.subscriptions.followed_streams(
+            subscription, LISTED_STREAMS_MAX, LISTED_NAMES_MAX
         )
         described: dict[str, Any] = {
             "id": subscription.subscription_id,
@@ -247,7 +249,9 @@ class SubscriptionRoutes:
             "type": "webhook" if subscription.is_webhook else "pull-wake",
             "pattern": None if config.pattern is None else config.pattern.decode(),
             "streams": streams,
-            "stream_count": len(subscription.links),
+            "stream_count": len(streams),
+            "has_more": has_more,
+            "pending_count": len(subscription.pending),
             "webhook": self._describe_webhook(subscription),
             "wake_stream": None if config.wake_stream is None else _path(config.wake_stream),
             "lease_ttl_ms": config.lease_ttl_ms,
@@ -271,6 +275,14 @@ class SubscriptionRoutes:
 
     def _link(self, request: Request, subscription_id: str) -> None:
         streams = parse_body(request, StreamsBody).streams
+        subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
+        if subscription is not None and len(subscription.links) >= SUBSCRIPTION_LINKS_MAX:
+            named = sum(link.is_explicit for link in subscription.links.values())
+            if named + len(streams) > SUBSCRIPTION_LINKS_MAX:
+                raise InvalidSubscriptionRequest(
+                    f"a subscription may name {SUBSCRIPTION_LINKS_MAX} streams and this one names "
+                    f"{named}; for more give it a pattern, or make another subscription"
+                )
         command = LinkStreams(self._clock.now_ms(), subscription_id, _keys_of(streams))
         self._engine.submit(command, _respond_empty, request)
 

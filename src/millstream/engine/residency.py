@@ -25,11 +25,9 @@ class Residency:
         self._is_check_due = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        told_before = self._machine.residents.welcome
         faults = self._engine.faults
 
         def welcome(stream: Stream) -> None:
-            told_before(stream)
             try:
                 self._add([stream.stream_id])
                 self._engine.lifetimes.follow(stream)

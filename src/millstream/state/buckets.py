@@ -7,7 +7,7 @@ rest cost no memory and a page of a listing costs what the page holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict, SortedList
@@ -98,13 +98,10 @@ class Namespace:
         # All at once: to take thousands of them out one by one would hold everybody up.
         self._fresh = SortedList([key for key in self._fresh if unsaid.get(key, 0) > 0])
 
-    def keys_from(
-        self, first: bytes, *, inclusive: bool = True, shelved: Iterable[bytes] | None = None
-    ) -> Iterator[bytes]:
-        """Keys in byte order, from `first` on; `shelved` instead of what the shelf would say."""
+    def keys_from(self, first: bytes, *, inclusive: bool = True) -> Iterator[bytes]:
+        """Keys in byte order, from `first` on."""
         fresh: Iterator[bytes] = self._fresh.irange(first, inclusive=(inclusive, True))
-        if shelved is None:
-            shelved = self._shelf.names(first, inclusive=inclusive)
+        shelved = self._shelf.names(first, inclusive=inclusive)
         yield from _merged(fresh, (key for key in shelved if key not in self._news))
 
 

@@ -83,7 +83,6 @@ class StateMachine:
         self._hot_bytes = self.changes.hot_bytes
         self.swaps = Swaps()
         self.subscriptions = Subscriptions(self)
-        self.residents.welcome = self.subscriptions.stream_returned
         self.prepare = Preparation(self, shelf).steps
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
             **self.subscriptions.appliers(),
@@ -356,6 +355,8 @@ class StateMachine:
         if stream.epoch != self.changes.epoch:
             self.changes.touch(stream)
         if command.count:
+            if stream.subscribers or stream.subscribers_as_of != self.subscriptions.version:
+                self.subscriptions.stream_grows(stream)
             if command.ends or command.pieces:
                 size = stream.log.append_many(
                     command.pieces or (command.data,), command.ends, command.now_ms
@@ -364,8 +365,6 @@ class StateMachine:
             else:
                 stream.log.append(command.data, None, 1, command.now_ms)
                 self._hot_bytes[command.stream_id % self.shards] += len(command.data)
-            if stream.subscribers is not None:
-                self.subscriptions.stream_grew(stream)
         if command.producer_id is not None or command.stream_seq is not None:
             _record_writer(stream, command)
         if command.closes:
@@ -448,8 +447,7 @@ class StateMachine:
         return None
 
     def _leave_names(self, stream: Stream) -> None:
-        if stream.subscribers is not None:
-            self.subscriptions.stream_ended(stream)
+        self.subscriptions.stream_ended(stream)
         self.names.remove(stream.path, stream.stream_id)
         self._set_snapshot(stream, None)
 

@@ -114,13 +114,8 @@ class OrderedKeys(Protocol):
     def keys_from(self, first: bytes) -> Iterator[bytes]: ...
 
 
-def matching_keys(names: OrderedKeys, pattern: Pattern) -> Iterator[bytes]:
-    """The keys of existing streams that match; looks only at those that begin like the pattern."""
-    return (key for key, is_match in examined_keys(names, pattern) if is_match)
-
-
 def examined_keys(names: OrderedKeys, pattern: Pattern) -> Iterator[tuple[bytes, bool]]:
-    """Every key that has to be looked at, and whether it matches."""
+    """Keys of existing streams that begin like the pattern, and whether they match it."""
     single = PatternIndex()
     single.add(pattern, "")
     literal = literal_prefix(pattern)

@@ -2,22 +2,19 @@
 
 Called before a command is submitted, as often as one likes. Other commands are on their way then
 and will be applied first, so what is brought is what might be asked for whatever they do: streams
-(or the knowledge that there is none), the ancestors that the end of a stream may end with it, the
-tails of streams that a pattern finds. `Horizon` keeps all of it there until the command is applied.
+(or the knowledge that there is none), and the ancestors that the end of a stream may end with it.
+`Horizon` keeps all of it there until the command is applied.
 
 Where a log is replayed nobody prepares: the shelf is asked in the middle of it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millstream.protocol.patterns import Pattern, parse_pattern
-from millstream.state.buckets import Namespace
 from millstream.state.commands import (
     AckWake,
     AnnounceWake,
@@ -35,35 +32,13 @@ from millstream.state.commands import (
     TouchStream,
     TrimStream,
 )
-from millstream.state.pattern_index import examined_keys
 from millstream.state.residents import Shelf
 from millstream.state.stream import Stream
-from millstream.state.subscription import START
 
 if TYPE_CHECKING:
     from millstream.state.machine import StateMachine
 
-Place = tuple[int, int]
 Steps = Iterator[None]
-
-NAMES_PER_STEP = 64  # that are looked at in the time that a look-up of one stream takes
-
-
-class FoundAtRest:
-    """The streams on the shelf that a pattern matches, and their tails."""
-
-    def __init__(self, names: Namespace, tails: dict[bytes, Place | None]) -> None:
-        """No tail: the stream is in memory, and will be until this is used."""
-        self._names = names
-        self._tails = tails
-        self._keys = sorted(tails)
-
-    def tail(self, key: bytes) -> Place:
-        return self._tails.get(key) or START
-
-    def keys_from(self, first: bytes) -> Iterator[bytes]:
-        """As those of a Namespace, but no shelf is asked."""
-        return self._names.keys_from(first, shelved=self._keys[bisect_left(self._keys, first) :])
 
 
 class Preparation:
@@ -82,7 +57,7 @@ class Preparation:
             CreateStream: self._creation,
             DeleteStream: self._end,
             ExpireStream: self._end,
-            CreateSubscription: self._subscription,
+            CreateSubscription: lambda command: self._names(command.streams),
             LinkStreams: lambda command: self._names(command.streams),
             IssueWake: self._wake,
             AnnounceWake: self._wake,
@@ -189,37 +164,3 @@ class Preparation:
         subscription = self._machine.subscriptions.by_id.get(command.subscription_id)
         if subscription is not None and subscription.config.wake_stream is not None:
             yield from self._name(subscription.config.wake_stream)
-
-    def _subscription(self, command: CreateSubscription) -> Steps:
-        subscriptions = self._machine.subscriptions
-        if command.subscription_id in subscriptions.by_id and not self._horizon.under_way:
-            return  # and it will be there
-        yield from self._names(command.streams)
-        if command.pattern is not None:
-            tails: dict[bytes, Place | None] = {}
-            yield from self._matches(parse_pattern(command.pattern), tails)
-            found = FoundAtRest(self._machine.names, tails)
-            subscriptions.found_at_rest[id(command)] = found
-            forget = partial(subscriptions.found_at_rest.pop, id(command), None)
-            self._horizon.later(forget, behind=1)
-
-    def _matches(self, pattern: Pattern, tails: dict[bytes, Place | None]) -> Steps:
-        shelved = examined_keys(_ShelfNames(self._shelf), pattern)
-        for number, (key, is_match) in enumerate(shelved):
-            if number % NAMES_PER_STEP == 0:
-                yield
-            if is_match and self._residents.find_in_memory(key) is not None:
-                tails[key] = None
-            elif is_match:
-                stream = self._residents.look_up(key)
-                if stream is not None:
-                    tails[key] = stream.log.tail_ordinal, stream.log.tail_byte
-                yield
-
-
-class _ShelfNames:
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
-
-    def keys_from(self, first: bytes) -> Iterator[bytes]:
-        return self._shelf.names(first)

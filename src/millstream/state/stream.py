@@ -69,6 +69,7 @@ class Stream:
         "stream_id",
         "stream_seq",
         "subscribers",
+        "subscribers_as_of",
         "touched_ms",
         "ttl_ms",
     )
@@ -94,7 +95,8 @@ class Stream:
         self.producers: dict[bytes, Producer] | None = None
         self.stream_seq: bytes | None = None
         self.snapshot: Snapshot | None = None
-        self.subscribers: tuple[str, ...] | None = None  # subscriptions that follow it
+        self.subscribers: tuple[str, ...] = ()  # subscriptions that follow it
+        self.subscribers_as_of = -1  # when this was true: a version of all patterns
         self.epoch = 0  # of the checkpoint that will see its last change
         self.log = Log()
 

@@ -30,13 +30,12 @@ class SubscriptionConfig(NamedTuple):
 class Link:
     """A stream that is followed. Everything up to (ordinal, byte) is processed."""
 
-    __slots__ = ("byte", "is_explicit", "is_glob", "ordinal")
+    __slots__ = ("byte", "is_explicit", "ordinal")
 
-    def __init__(self, ordinal: int, byte: int, *, is_explicit: bool, is_glob: bool) -> None:
+    def __init__(self, ordinal: int, byte: int, *, is_explicit: bool) -> None:
         self.ordinal = ordinal
         self.byte = byte
-        self.is_explicit = is_explicit
-        self.is_glob = is_glob
+        self.is_explicit = is_explicit  # else only the pattern names it
 
     @property
     def acked(self) -> tuple[int, int]:
@@ -85,7 +84,7 @@ class Subscription:
         self.created_ms = now_ms
         pattern = None if config.pattern is None else parse_pattern(config.pattern)
         self.pattern: Pattern | None = pattern
-        self.links: dict[bytes, Link] = {}  # by the stream's key
+        self.links: dict[bytes, Link] = {}  # by the stream's key; not all that a pattern names
         self.pending: dict[bytes, None] = {}  # keys of links with work, oldest first
         self.generation = 0
         self.wake_id: str | None = None

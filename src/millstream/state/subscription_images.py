@@ -38,7 +38,7 @@ def _capture(subscription: Subscription) -> SubscriptionImage:
         subscription.created_ms,
         *subscription.config,
         [
-            (key, link.ordinal, link.byte, link.is_explicit, link.is_glob)
+            (key, link.ordinal, link.byte, link.is_explicit, not link.is_explicit)
             for key, link in subscription.links.items()
         ],
         list(subscription.pending),
@@ -62,9 +62,10 @@ def _restore(image: SubscriptionImage) -> Subscription:
         image.description,
     )
     subscription = Subscription(image.subscription_id, config, image.base_url, image.created_ms)
-    for key, ordinal, byte, is_explicit, is_glob in image.links:
-        subscription.links[key] = Link(ordinal, byte, is_explicit=is_explicit, is_glob=is_glob)
     subscription.pending = dict.fromkeys(image.pending)
+    for key, ordinal, byte, is_explicit, _ in image.links:
+        if is_explicit or key in subscription.pending:  # others were written down once
+            subscription.links[key] = Link(ordinal, byte, is_explicit=is_explicit)
     if not subscription.pending.keys() <= subscription.links.keys():
         raise ValueError("a subscription has work on a stream that it does not follow")
     subscription.generation = image.generation

@@ -185,7 +185,7 @@ class Wakes:
         """Where each stream's progress moves to; all of them may, or none does."""
         moves: dict[bytes, tuple[int, int]] = {}
         for key, ordinal, byte in command.acks:
-            link = subscription.links.get(key)
+            link = self._all.find_link(subscription, key)
             if link is None:
                 return InvalidAck(f"{text_of(key)} is no stream of this subscription")
             position = self._resolve(key, Offset(ordinal, byte))

@@ -2,12 +2,17 @@
 
 Streams tell of their birth, growth and end; everything else arrives as a command. What somebody
 outside has to look at afterwards is left in `stirred` and `grown`.
+
+A stream that only a pattern names has a link while it holds something unprocessed, and only then:
+without one it is processed to its tail. So a subscription over a million streams costs nothing when
+it begins or ends. Every stream keeps a list of its subscribers, and makes it anew when patterns
+have changed since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import chain, islice
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -26,14 +31,13 @@ from millstream.state.commands import (
     UnlinkStream,
 )
 from millstream.state.outcomes import Done, Outcome
-from millstream.state.pattern_index import PatternIndex, matching_keys
+from millstream.state.pattern_index import PatternIndex, examined_keys
 from millstream.state.stream import Stream
 from millstream.state.subscription import START, Link, Subscription, SubscriptionConfig, not_found
 from millstream.state.subscription_wakes import Wakes
 
 if TYPE_CHECKING:
     from millstream.state.machine import StateMachine
-    from millstream.state.preparation import FoundAtRest
 
 
 class Keys(NamedTuple):
@@ -61,10 +65,10 @@ class Subscriptions:
         self.stirred: dict[str, None] = {}  # subscriptions that changed since anybody looked
         self.changed: set[str] = set()  # since the last checkpoint; may be gone by now
         self.grown: set[int] = set()  # streams that got a wake event since anybody looked
-        self.found_at_rest: dict[int, FoundAtRest] = {}  # by the command that was prepared with it
         self._wakes = Wakes(machine, self)
         self._patterns = PatternIndex()
-        self._followers: dict[bytes, tuple[str, ...]] = {}  # key -> all that have a link to it
+        self.version = 0  # of all patterns together
+        self._explicit: dict[bytes, set[str]] = {}  # key -> all that name it themselves
 
     def appliers(self) -> dict[type, Callable[[Any], Outcome]]:
         return {
@@ -105,11 +109,6 @@ class Subscriptions:
         )
         self.adopt(subscription)
         self.note_change(subscription)
-        if subscription.pattern is not None:
-            found = self.found_at_rest.pop(id(command), None)
-            for key in matching_keys(found or self._machine.names, subscription.pattern):
-                if key != config.wake_stream:
-                    self._link(subscription, key, self._tail_in(found, key)).is_glob = True
         for key in command.streams:
             self._link_explicitly(subscription, key)
         return Done.CREATED
@@ -124,8 +123,10 @@ class Subscriptions:
         self.by_id[subscription_id] = subscription
         if subscription.pattern is not None:
             self._patterns.add(subscription.pattern, subscription_id)
-        for key in subscription.links:
-            self._attach(key, subscription_id)
+            self.version += 1
+        for key, link in subscription.links.items():
+            if link.is_explicit:
+                self._attach(key, subscription_id)
 
     def _apply_delete(self, command: DeleteSubscription) -> Outcome:
         subscription = self.by_id.pop(command.subscription_id, None)
@@ -133,8 +134,10 @@ class Subscriptions:
             return Done.NOTHING
         if subscription.pattern is not None:
             self._patterns.remove(subscription.pattern, subscription.subscription_id)
-        for key in subscription.links:
-            self._detach(key, subscription.subscription_id)
+            self.version += 1
+        for key, link in subscription.links.items():
+            if link.is_explicit:
+                self._detach(key, subscription.subscription_id)
         self.stir(subscription)
         return Done.DELETED
 
@@ -157,57 +160,62 @@ class Subscriptions:
             return Done.NOTHING
         link.is_explicit = False
         self.note_change(subscription)
-        if not link.is_glob:
+        self._detach(command.stream, subscription.subscription_id)
+        if command.stream not in subscription.pending:
+            del subscription.links[command.stream]
+        elif not self._is_matched(subscription, command.stream):
             self._drop_link(subscription, command.stream)
-            self._detach(command.stream, subscription.subscription_id)
         return Done.ACCEPTED
 
     def _link_explicitly(self, subscription: Subscription, key: bytes) -> None:
-        self._link(subscription, key, self.tail(key)).is_explicit = True
-        self.note_change(subscription)
-
-    def _link(self, subscription: Subscription, key: bytes, acked: tuple[int, int]) -> Link:
-        """The link to this stream, a new one from `acked` on if there was none."""
         link = subscription.links.get(key)
         if link is None:
-            link = subscription.links[key] = Link(*acked, is_explicit=False, is_glob=False)
-            self._attach(key, subscription.subscription_id)
-            self.note_change(subscription)
-        return link
+            link = subscription.links[key] = Link(*self.tail(key), is_explicit=True)
+        link.is_explicit = True
+        self._attach(key, subscription.subscription_id)
+        self.note_change(subscription)
 
     def _drop_link(self, subscription: Subscription, key: bytes) -> None:
         del subscription.links[key]
-        self.note_change(subscription)
         self._no_longer_pending(subscription, key)
 
     def _attach(self, key: bytes, subscription_id: str) -> None:
-        self._attach_all(key, (subscription_id,))
-
-    def _attach_all(self, key: bytes, subscription_ids: Iterable[str]) -> None:
-        self._followers[key] = tuple(sorted({*self._followers.get(key, ()), *subscription_ids}))
-        self._tell_followers(key)
+        self._explicit.setdefault(key, set()).add(subscription_id)
+        self._forget_subscribers(key)
 
     def _detach(self, key: bytes, subscription_id: str) -> None:
-        self._detach_all(key, {subscription_id})
+        self._explicit[key].discard(subscription_id)
+        if not self._explicit[key]:
+            del self._explicit[key]
+        self._forget_subscribers(key)
 
-    def _detach_all(self, key: bytes, subscription_ids: set[str]) -> None:
-        left = tuple(other for other in self._followers[key] if other not in subscription_ids)
-        if left:
-            self._followers[key] = left
-        else:
-            del self._followers[key]
-        self._tell_followers(key)
-
-    def _tell_followers(self, key: bytes) -> None:
-        """A stream that is not in memory hears of it when it comes back."""
+    def _forget_subscribers(self, key: bytes) -> None:
         stream = self._machine.residents.by_path.get(key)
-        if stream is not None and not stream.deleted:
-            stream.subscribers = self._followers.get(key)
+        if stream is not None:
+            stream.subscribers_as_of = -1
 
-    def stream_returned(self, stream: Stream) -> None:
-        """It was not in memory while its followers were."""
-        if not stream.deleted:
-            stream.subscribers = self._followers.get(stream.path)
+    def _is_matched(self, subscription: Subscription, key: bytes) -> bool:
+        """Whether its pattern alone makes it follow this stream."""
+        if subscription.pattern is None or key == subscription.config.wake_stream:
+            return False
+        return subscription.subscription_id in self._patterns.match(key)
+
+    def subscribers(self, stream: Stream) -> tuple[str, ...]:
+        """Subscriptions that follow it, by its name or by a pattern."""
+        if stream.subscribers_as_of != self.version:
+            key = stream.path
+            matching = self._patterns.match(key)
+            matched = {s for s in matching if self.by_id[s].config.wake_stream != key}
+            stream.subscribers = tuple(sorted(matched | self._explicit.get(key, set())))
+            stream.subscribers_as_of = self.version
+        return stream.subscribers
+
+    def find_link(self, subscription: Subscription, key: bytes) -> Link | None:
+        """How far the stream is processed; None: the subscription does not follow it."""
+        link = subscription.links.get(key)
+        if link is None and self.live(key) is not None and self._is_matched(subscription, key):
+            return Link(*self.tail(key), is_explicit=False)
+        return link
 
     def live(self, key: bytes) -> Stream | None:
         stream = self._machine.find(key)
@@ -218,58 +226,43 @@ class Subscriptions:
         stream = self.live(key)
         return START if stream is None else (stream.log.tail_ordinal, stream.log.tail_byte)
 
-    def _tail_in(self, found: FoundAtRest | None, key: bytes) -> tuple[int, int]:
-        if found is None or self._machine.residents.find_in_memory(key) is not None:
-            return self.tail(key)
-        return found.tail(key)
-
     # What streams tell
 
     def stream_created(self, stream: Stream) -> None:
-        """Followers are linked before its first message: all it holds is new to them."""
-        if not self.by_id:
-            return
-        key, first = stream.path, (stream.log.first_ordinal, stream.log.first_byte)
-        matching = [self.by_id[subscription_id] for subscription_id in self._patterns.match(key)]
-        linked = [s for s in matching if key != s.config.wake_stream]
-        for subscription in linked:
-            if key not in subscription.links:
-                subscription.links[key] = Link(*first, is_explicit=False, is_glob=True)
-            subscription.links[key].is_glob = True
-            self.note_change(subscription)
-        if linked:
-            self._attach_all(key, [subscription.subscription_id for subscription in linked])
-        stream.subscribers = self._followers.get(key)
-        for subscription_id in stream.subscribers or ():
+        """All it holds from its birth on is new to those who follow it."""
+        log = stream.log
+        first, tail = (log.first_ordinal, log.first_byte), (log.tail_ordinal, log.tail_byte)
+        for subscription_id in self.subscribers(stream):
             subscription = self.by_id[subscription_id]
-            if self.tail(key) > subscription.links[key].acked:
-                self._has_work(subscription, key)
+            link = subscription.links.get(stream.path)
+            if tail > (first if link is None else link.acked):
+                self._has_work(subscription, stream.path, first)
 
-    def stream_grew(self, stream: Stream) -> None:
-        assert stream.subscribers is not None
-        for subscription_id in stream.subscribers:
-            self._has_work(self.by_id[subscription_id], stream.path)
+    def stream_grows(self, stream: Stream) -> None:
+        """Called before it does: who has no link is done with what is there now."""
+        here = stream.log.tail_ordinal, stream.log.tail_byte
+        for subscription_id in self.subscribers(stream):
+            self._has_work(self.by_id[subscription_id], stream.path, here)
 
     def stream_ended(self, stream: Stream) -> None:
         """Patterns will find a new stream of this name; explicit links wait for it."""
-        assert stream.subscribers is not None
-        key, left = stream.path, set[str]()
-        for subscription_id in stream.subscribers:
+        key = stream.path
+        for subscription_id in self.subscribers(stream):
             subscription = self.by_id[subscription_id]
-            link = subscription.links[key]
+            link = subscription.links.get(key)
+            if link is None:
+                continue
             if link.is_explicit:
-                link.is_glob = False
                 link.acked = START
-                self.note_change(subscription)
                 self._no_longer_pending(subscription, key)
             else:
                 self._drop_link(subscription, key)
-                left.add(subscription_id)
-        self._detach_all(key, left)
-        stream.subscribers = None
 
-    def _has_work(self, subscription: Subscription, key: bytes) -> None:
+    def _has_work(self, subscription: Subscription, key: bytes, done: tuple[int, int]) -> None:
+        """Who has no link has processed everything up to `done`."""
         if key not in subscription.pending:
+            if key not in subscription.links:
+                subscription.links[key] = Link(*done, is_explicit=False)
             subscription.pending[key] = None
             self.note_change(subscription)
             if subscription.wake_id is None:
@@ -293,20 +286,52 @@ class Subscriptions:
         self.stirred[subscription.subscription_id] = None
 
     def move(self, subscription: Subscription, key: bytes, position: tuple[int, int]) -> None:
-        subscription.links[key].acked = position
+        link = subscription.links.get(key)
+        if link is None:
+            return  # it is processed to its tail, and further nobody gets
+        link.acked = position
         self.note_change(subscription)
         if position >= self.tail(key):
             subscription.pending.pop(key, None)
+            if not link.is_explicit:
+                del subscription.links[key]
 
     # What is told of a subscription
 
     def linked_streams(self, subscription: Subscription, limit: int) -> list[LinkedStream]:
-        """Streams with work come first, then the others, `limit` in all."""
-        idle = (key for key in subscription.links if key not in subscription.pending)
+        """Streams with work come first, then others that it names itself, `limit` in all."""
         return [
             self._describe(subscription, key)
-            for key in islice(chain(subscription.pending, idle), limit)
+            for key in islice(self._linked_keys(subscription), limit)
         ]
+
+    @staticmethod
+    def _linked_keys(subscription: Subscription) -> Iterator[bytes]:
+        yield from subscription.pending
+        yield from (key for key in subscription.links if key not in subscription.pending)
+
+    def followed_streams(
+        self, subscription: Subscription, limit: int, names_max: int
+    ) -> tuple[list[LinkedStream], bool]:
+        """The same, then those that only the pattern names; and whether there may be more of them.
+
+        `names_max` names are looked at to find them.
+        """
+        keys = self._linked_keys(subscription)
+        found = [self._describe(subscription, key) for key in islice(keys, limit)]
+        if subscription.pattern is None or len(found) == limit:
+            return found, next(keys, None) is not None
+        examined = examined_keys(self._machine.names, subscription.pattern)
+        for key, is_match in islice(examined, names_max):
+            if len(found) == limit:
+                return found, True
+            if (
+                is_match
+                and key not in subscription.links
+                and key != subscription.config.wake_stream
+            ):
+                found.append(self._describe(subscription, key))
+        return found, next(examined, None) is not None
 
     def pending_tails(
         self, subscription: Subscription, limit: int
@@ -316,11 +341,14 @@ class Subscriptions:
         return tuple((s.stream_id, s.log.tail_ordinal, s.log.tail_byte) for s in streams if s)
 
     def _describe(self, subscription: Subscription, key: bytes) -> LinkedStream:
-        link = subscription.links[key]
+        stream = self._machine.look_up(key)
+        is_there = stream is not None and not stream.deleted
+        tail = (stream.log.tail_ordinal, stream.log.tail_byte) if stream and is_there else START
+        link = subscription.links.get(key)
         return LinkedStream(
             text_of(key),
-            "explicit" if link.is_explicit else "glob",
-            encode_offset(*link.acked),
-            encode_offset(*self.tail(key)),
+            "explicit" if link is not None and link.is_explicit else "glob",
+            encode_offset(*(tail if link is None else link.acked)),
+            encode_offset(*tail),
             key in subscription.pending,
         )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from millstream.engine import engine as engine_module
 from millstream.errors import CatalogUnavailable, StreamError
+from millstream.protocol.offsets import encode_offset
 from millstream.state.commands import (
     AckWake,
     AnyCommand,
@@ -325,7 +326,6 @@ def test_what_a_command_needs_is_there_though_all_left_memory_before_and_after_i
     world.do(Append(NOW_MS, 99, b"x", b"", 1))
     assert not world.machine.horizon._waiting, "nothing is kept for ever"
     assert not world.machine.residents._absent
-    assert not world.machine.subscriptions.found_at_rest
 
 
 def test_a_pattern_finds_every_stream_that_is_there_when_the_command_is_applied() -> None:
@@ -343,12 +343,14 @@ def test_a_pattern_finds_every_stream_that_is_there_when_the_command_is_applied(
     world.submit(command)
     world.rest()
     world.commit()
-    links = world.machine.subscriptions.by_id["s"].links
-    assert {key: link.acked for key, link in links.items()} == {
-        b"_default/x": (1, 3),
-        b"x/a": (2, 6),
-        b"x/new": (1, 4),
-        b"y/a": (1, 3),
+    subscriptions = world.machine.subscriptions
+    followed, has_more = subscriptions.followed_streams(subscriptions.by_id["s"], 10, 100)
+    assert not has_more
+    assert {each.path: each.acked_offset for each in followed} == {
+        "x": encode_offset(1, 3),
+        "x/a": encode_offset(2, 6),
+        "x/new": encode_offset(1, 4),
+        "y/a": encode_offset(1, 3),
     }
 
 

@@ -6,6 +6,7 @@ that the commands before it have reached.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ from millstream.state.commands import (
 from millstream.state.decisions import cut_past
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Producer, Stream, resolve_in
+from millstream.state.subscription import Subscription
 from tests.unit.state.content import Contents, Objects
 from tests.unit.state.store import JSON, NOW_MS, TEXT, ends_of, gather
 
@@ -142,9 +144,14 @@ class Teller:
             case 7:
                 return ExpireLease(now_ms, name, wake_id)
             case _:
-                acks = tuple(self._ack(step, key) for key in list(subscription.links)[:2])
+                acks = tuple(self._ack(step, key) for key in self._some_followed(subscription))
                 generation = subscription.generation
                 return AckWake(now_ms, name, wake_id, generation, acks, step.a == 6)
+
+    def _some_followed(self, subscription: Subscription) -> list[bytes]:
+        """With a link and without one."""
+        names = islice(self.machine.names.keys_from(b""), 1)
+        return [*islice(subscription.links, 1), *names]
 
     def _ack(self, step: Step, key: bytes) -> tuple[bytes, int | None, int | None]:
         """At a message, now and then beside one. Both units are told, as a handler sees to."""

@@ -19,6 +19,7 @@ from millstream.state.commands import (
 )
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Outcome
+from millstream.state.pattern_index import PatternIndex
 from millstream.state.subscription import Subscription
 from tests.unit.state.store import JSON, Store
 
@@ -123,7 +124,21 @@ class Followers(Store):
         self.create(WAKE_STREAM, content_type=JSON)
 
     def acked(self, subscription_id: str, stream: bytes) -> tuple[int, int]:
-        return self(subscription_id).links[stream].acked
+        link = self.machine.subscriptions.find_link(self(subscription_id), stream)
+        assert link is not None
+        return link.acked
+
+    def followed(self, subscription_id: str) -> set[bytes]:
+        """All it follows, by name or by pattern."""
+        subscription, find = self(subscription_id), self.machine.subscriptions.find_link
+        named = {key for key, link in subscription.links.items() if link.is_explicit}
+        keys = {*self.machine.names.keys_from(b"")}
+        return named | {key for key in keys if find(subscription, key) is not None}
+
+    def subscribers(self, stream: bytes) -> tuple[str, ...]:
+        found = self.machine.find(stream)
+        assert found is not None
+        return self.machine.subscriptions.subscribers(found)
 
     def pending(self, subscription_id: str) -> list[bytes]:
         return list(self(subscription_id).pending)
@@ -137,10 +152,7 @@ def describe_subscriptions(machine: StateMachine) -> dict[str, Any]:
         **{
             subscription_id: {
                 **{slot: getattr(each, slot) for slot in Subscription.__slots__},
-                "links": {
-                    key: (link.acked, link.is_explicit, link.is_glob)
-                    for key, link in each.links.items()
-                },
+                "links": {key: (link.acked, link.is_explicit) for key, link in each.links.items()},
                 "pending": list(each.pending),
             }
             for subscription_id, each in subscriptions.by_id.items()
@@ -154,10 +166,9 @@ def check_bookkeeping(machine: StateMachine) -> None:
     for subscription in by_id.values():
         for key, link in subscription.links.items():
             stream = machine.residents.by_path.get(key)
-            assert link.is_explicit or link.is_glob
+            assert link.is_explicit or key in subscription.pending
             if stream is None or stream.deleted:
                 assert link.acked == (0, 0)
-                assert not link.is_glob
                 assert key not in subscription.pending
             else:
                 tail = stream.log.tail_ordinal, stream.log.tail_byte
@@ -165,5 +176,17 @@ def check_bookkeeping(machine: StateMachine) -> None:
         assert subscription.pending.keys() <= subscription.links.keys()
         assert subscription.wake_id is not None or subscription.lease_deadline_ms is None
     for stream in machine.by_id.values():
-        following = tuple(sorted(name for name in by_id if stream.path in by_id[name].links))
-        assert stream.subscribers == (None if stream.deleted else following or None), stream.path
+        if not stream.deleted:
+            following = (name for name in by_id if follows(machine, by_id[name], stream.path))
+            assert machine.subscriptions.subscribers(stream) == tuple(sorted(following))
+
+
+def follows(machine: StateMachine, subscription: Subscription, key: bytes) -> bool:
+    link = subscription.links.get(key)
+    if link is not None and link.is_explicit:
+        return True
+    if subscription.pattern is None or key == subscription.config.wake_stream:
+        return False
+    single = PatternIndex()
+    single.add(subscription.pattern, "it")
+    return single.match(key) == {"it"}

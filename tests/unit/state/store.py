@@ -172,7 +172,14 @@ def blob_uses(machine: StateMachine) -> Counter[str]:
     return uses
 
 
-LOCAL = {"log", "accessed_ms", "epoch", "subscribers", "__weakref__"}  # each machine has its own
+LOCAL = {  # each machine has its own
+    "log",
+    "accessed_ms",
+    "epoch",
+    "subscribers",
+    "subscribers_as_of",
+    "__weakref__",
+}
 
 
 def describe(machine: StateMachine, contents: Contents | None = None) -> dict[str, Any]:

@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.protocol.patterns import parse_pattern, weight_of
+from millstream.protocol.patterns import Pattern, parse_pattern, weight_of
 from millstream.state import pattern_index
 from millstream.state.buckets import Namespace
-from millstream.state.pattern_index import PatternIndex, matching_keys
+from millstream.state.pattern_index import OrderedKeys, PatternIndex, examined_keys
 from millstream.state.pattern_load import PatternLoad
 from tests.unit.effort import brief
+
+
+def matching_keys(names: OrderedKeys, pattern: Pattern) -> list[bytes]:
+    return [key for key, is_match in examined_keys(names, pattern) if is_match]
 
 
 def matches(pattern: bytes, path: bytes) -> bool:
@@ -99,7 +103,7 @@ def test_the_index_finds_each_pattern_and_each_pattern_finds_the_same_streams(
     for key in keys:
         names.add(key, 1, 0)
     for number, pattern in enumerate(parsed):
-        found = list(matching_keys(names, pattern))
+        found = matching_keys(names, pattern)
         assert len(found) == len(set(found))
         assert set(found) == {key for key in keys if str(number) in index.match(key)}
     for number, pattern in enumerate(parsed):
@@ -191,7 +195,7 @@ def test_only_names_that_begin_like_the_pattern_are_looked_at() -> None:
     for bucket in (b"a", b"b", b"c"):
         for number in range(100):
             names.add(b"%b/%d" % (bucket, number), 1, 0)
-    assert list(matching_keys(names, parse_pattern(b"b/7"))) == [b"b/7"]
+    assert matching_keys(names, parse_pattern(b"b/7")) == [b"b/7"]
     assert names.looked < 15
     assert [a < b for a, b in pairwise(matching_keys(names, parse_pattern(b"b/*")))] == [True] * 99
     assert names.looked < 130

@@ -311,6 +311,8 @@ def many_matches(size: int) -> Callable[[], object]:
 def many_links(size: int) -> Callable[[], object]:
     store, subscribe = matched(size)
     store.machine.apply(subscribe)
+    for number in range(size):
+        store.append(b"x/%d" % number, b"x")
     return lambda: store.machine.apply(kinds.DeleteSubscription(5, "s"))
 
 

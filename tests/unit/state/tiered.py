@@ -125,7 +125,6 @@ class Tiered:
             restore_hot(stream.log, content)
             assert stream.log.tail_byte - stream.log.cold_byte == missing_bytes
             self.machine.residents.add(stream)
-            self.machine.residents.welcome(stream)
             self.machine.changes.adopt_hot(stream)
         for command in self._journal[lsn:]:
             self.machine.apply(command)
