@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
 from millstream.errors import StorageFull
 from millstream.formats.changes import Changes, StreamRow
 from millstream.formats.images import HotContent
+from millstream.formats.wal import encode_parts
 from millstream.journal.checkpoints import encode_checkpoint, load_checkpoint, store_checkpoint
 from millstream.journal.recovery import Recovered, recover_log
 from millstream.journal.segments import SegmentWriter
@@ -96,7 +98,7 @@ class Machine:
         self.in_flight = batch
         before = writer.next_lsn
         try:
-            writer.write_batch(batch)
+            self.write_somehow(writer, batch)
         except StorageFull:
             assert writer.next_lsn == before
             self.in_flight = []  # nothing was written: it must never turn up
@@ -105,6 +107,19 @@ class Machine:
         self.acknowledged += batch
         self.in_flight = []
         assert writer.next_lsn == len(self.acknowledged) + 1
+
+    def write_somehow(self, writer: SegmentWriter, batch: list[bytes]) -> None:
+        """In one piece, or as batches with large content are: one part after the other."""
+        if self.dice.random() < 0.6:
+            writer.write_batch(batch)
+            return
+        payloads = [self.split(payload) for payload in batch]
+        parts = list(encode_parts(payloads, writer.next_lsn, writer.salt))
+        writer.write_parts(parts, len(batch))
+
+    def split(self, payload: bytes) -> list[bytes]:
+        cuts = sorted(self.dice.randint(0, len(payload)) for _ in range(self.dice.randint(0, 3)))
+        return [payload[a:b] for a, b in pairwise([0, *cuts, len(payload)])]
 
     def make_payload(self) -> bytes:
         self.made += 1
