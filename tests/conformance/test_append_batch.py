@@ -147,6 +147,8 @@ def test_a_missing_bucket_refuses_the_whole_batch(api: Api) -> None:
     for headers in ({}, {"Prefer": "return=minimal"}, producer("p", 0, 0)):
         refused = send(api, path, b"one", b"two", headers=headers)
         assert (refused.status, error_code(refused)) == (404, "bucket_not_found")
+    nothing = api.post(f"{path}/append-batch", b"")
+    assert (nothing.status, error_code(nothing)) == (404, "bucket_not_found")
     assert api.get(path.rpartition("/")[0]).status == 404
 
 

@@ -54,12 +54,12 @@ class Batches:
         self._bodies = bodies
 
     def append(self, request: Request, key: bytes) -> None:
+        self._check_bucket(key)
         payloads = split_frames(request.body)
         claim = arguments.producer_claim(request.headers)
         try:
             stream = self._engine.find(key, self._clock.now_ms())
         except StreamError as error:
-            self._check_bucket(key)
             _respond_all(request, len(payloads), error)
             return
         is_json, bodies = stream.is_json, self._bodies
