@@ -43,6 +43,7 @@ class Connection(asyncio.Protocol):
         "has_more_to_do",
         "last_data",
         "linger",
+        "queued_bytes",
         "read_paused",
         "reader",
         "reading_since",
@@ -70,6 +71,7 @@ class Connection(asyncio.Protocol):
         self.has_more_to_do = False  # after the current answer, apart from what is waiting
         self.linger: asyncio.TimerHandle | None = None
         self.charged_bytes = 0  # of bodies that are arriving, waiting or being answered
+        self.queued_bytes = 0  # of them: those that wait, or did since all were answered
         self.reading_since = 0  # tick at which the request being read began; 0: none
         self.last_data = self.blocked_since = server.tick
         self.reader = RequestReader(self)
@@ -104,7 +106,8 @@ class Connection(asyncio.Protocol):
                         if self.current is None and not self.waiting and not self.write_paused:
                             self._dispatch(request)
                         else:
-                            self._enqueue(request)
+                            self.waiting.append(request)
+                            self._charge_queued(len(body))
                             self._pause_if_ahead()
                         return
         self._read(data, head_end)
@@ -114,6 +117,8 @@ class Connection(asyncio.Protocol):
             self.reader.feed(data, head_end)
             if self.reading_since:
                 self.reader.await_rest()
+            if self.reader.queued_bytes:
+                self._charge_queued(self.reader.take_queued())
         except Refusal as refusal:
             self._refuse(refusal.bare())
         except Exception as error:
@@ -129,7 +134,9 @@ class Connection(asyncio.Protocol):
         if self.current is None and not self.waiting and not self.write_paused:
             self._dispatch(request)
         else:
-            self._enqueue(request)
+            self.waiting.append(request)
+            if not request.charged_bytes:
+                self.reader.queued_bytes += len(request.body)
 
     def invite_body(self) -> None:
         """Tells a client to go on that waits for it, once all before it is answered."""
@@ -174,6 +181,7 @@ class Connection(asyncio.Protocol):
     def _forget_requests(self, current: Request | None) -> None:
         """All but the current one, whose body is somebody's until that one has answered."""
         self.waiting.clear()
+        self.queued_bytes = 0
         self._forget_arriving()
         self._release(self.charged_bytes - (0 if current is None else current.charged_bytes))
 
@@ -207,15 +215,17 @@ class Connection(asyncio.Protocol):
 
     # What came ahead of its turn
 
-    def _enqueue(self, request: Request) -> None:
-        body_bytes = len(request.body)
-        if body_bytes and not request.charged_bytes:
-            if not self.server.body_budget.take(body_bytes):
-                self._refuse(gave_way())
-                return
-            request.charged_bytes = body_bytes
-            self.charged_bytes += body_bytes
-        self.waiting.append(request)
+    def _charge_queued(self, bytes_more: int) -> None:
+        """Small bodies that have to wait count together, until none of them does any more."""
+        if not self.server.body_budget.take(bytes_more):
+            self._refuse(gave_way())
+            return
+        self.queued_bytes += bytes_more
+        self.charged_bytes += bytes_more
+
+    def _release_queued(self) -> None:
+        released, self.queued_bytes = self.queued_bytes, 0
+        self._release(released)
 
     @property
     def _is_busy(self) -> bool:
@@ -295,7 +305,10 @@ class Connection(asyncio.Protocol):
                     self._dispatch(request)
         finally:
             self.dispatching = False
-        self._read_on()
+        if self.queued_bytes and not self.waiting:
+            self._release_queued()
+        if self.read_paused or self.reading_since:
+            self._read_on()
 
     def send_response(self, request: Request, status: int, headers: bytes, body: Body) -> None:
         server = self.server
@@ -373,7 +386,8 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, request: Request) -> None:
         self.current = None
-        self.release_body(request)
+        if request.charged_bytes:
+            self.release_body(request)
         if not request.keep_alive or self.server.is_closing:
             self._close_when_sent()
         elif self.waiting:

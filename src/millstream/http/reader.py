@@ -48,12 +48,14 @@ class RequestReader:
         "head_bytes",
         "head_done",
         "headers",
+        "is_rare",
         "last_block",
         "last_headers",
         "last_line",
         "limits",
         "parser",
         "progress",
+        "queued_bytes",
         "server",
         "stalled_bytes",
         "url",
@@ -68,9 +70,11 @@ class RequestReader:
         self.parser = httptools.HttpRequestParser(self)
         self.progress = self.stalled_bytes = 0
         self.completed = 0  # requests the parser finished
+        self.queued_bytes = 0  # of their bodies, as far as they wait and are not charged yet
         self.last_block = b""
         self.last_line = (b"", b"", b"")
         self.last_headers: dict[bytes, bytes] = {}
+        self._forget_rare()
         self._begin_request()
 
     def drop(self) -> None:
@@ -160,11 +164,18 @@ class RequestReader:
         self.headers: dict[bytes, bytes] = {}
         self.head_bytes = 0
         self.head_done = False
-        self.awaits_continue = False
         self.body: bytes | BytesIO = b""
-        self.body_bytes = self.charged_bytes = 0
-        self.body_since = 0  # tick at which more of the body had to be waited for
+        self.body_bytes = 0
         self.connection.reading_since = 0
+        if self.is_rare:
+            self._forget_rare()
+
+    def _forget_rare(self) -> None:
+        """What most requests never come to."""
+        self.is_rare = False
+        self.awaits_continue = False
+        self.charged_bytes = 0
+        self.body_since = 0  # tick at which more of the body had to be waited for
 
     def on_url(self, url: bytes) -> None:
         if self.url:
@@ -204,7 +215,7 @@ class RequestReader:
         elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             raise Refusal(501, "unknown_transfer_encoding", "only chunked is understood")
         if b"expect" in headers and headers[b"expect"].lower() == b"100-continue":
-            self.awaits_continue = True
+            self.is_rare = self.awaits_continue = True
             self.connection.invite_body()
 
     def _judge_host(self) -> None:
@@ -240,14 +251,13 @@ class RequestReader:
             path, _, query = url.partition(b"?")
         if path[0] != _SLASH:
             path = _absolute_form_path(path)
-        if self.charged_bytes or self.body_bytes > CHARGED_BODY_BYTES:
-            self.charge_body()
-        body = self.body
-        if not isinstance(body, bytes):
+        body, connection = self.body, self.connection
+        if self.is_rare or self.body_bytes > CHARGED_BODY_BYTES:
+            body = self._rare_body()
+        elif not isinstance(body, bytes):
             body = body.getvalue()  # not a copy, as bytes of a bytearray would be
-        connection = self.connection
         request = Request(connection, parser.get_method(), path, query, self.headers, body)
-        if self.charged_bytes:
+        if self.is_rare and self.charged_bytes:
             request.charged_bytes = self.charged_bytes
             self.server.body_budget.leave(connection)
         # By default HTTP/1.1 stays open and nothing else does: no need to ask for the version.
@@ -258,6 +268,16 @@ class RequestReader:
         self.last_line = (request.method, path, query)
         self._begin_request()
         connection.request_read(request)
+
+    def _rare_body(self) -> bytes:
+        """Large ones count against the server's budget. Raises Refusal."""
+        if self.charged_bytes or self.body_bytes > CHARGED_BODY_BYTES:
+            self.charge_body()
+        return self.body if isinstance(self.body, bytes) else self.body.getvalue()
+
+    def take_queued(self) -> int:
+        taken, self.queued_bytes = self.queued_bytes, 0
+        return taken
 
     def _judge_version(self, request: Request) -> None:
         version = self.parser.get_http_version()
@@ -289,12 +309,14 @@ class RequestReader:
         if self.parser.get_method() not in _WITH_BODY:
             self.body = b""
             return
+        self.is_rare = True
         added = self.body_bytes - self.charged_bytes
         self.charged_bytes += added
         if not self.connection.charge(added):
             raise gave_way()
 
     def _start_clock(self, body_bytes: int) -> None:
+        self.is_rare = True
         self.body_since = self.window_since = self.server.tick
         self.window_bytes = self.body_bytes_then = self.body_bytes_before = body_bytes
 

@@ -349,29 +349,29 @@ class StateMachine:
         decided = decide_append(stream, command)
         if decided is not None:
             return decided
-        is_plain = command.count == 1 and command.data and not command.ends
+        data, now_ms = command.data, command.now_ms
+        is_plain = data and command.count == 1 and not command.ends
         if not is_plain and not holds_together(command):
             return content_torn()
         if stream.epoch != self.changes.epoch:
             self.changes.touch(stream)
-        if command.count:
+        if is_plain or command.count:
             if stream.subscribers or stream.subscribers_as_of != self.subscriptions.version:
                 self.subscriptions.stream_grows(stream)
-            if command.ends or command.pieces:
-                size = stream.log.append_many(
-                    command.pieces or (command.data,), command.ends, command.now_ms
-                )
-                self._hot_bytes[command.stream_id % self.shards] += size
+            if is_plain:
+                stream.log.append(data, None, 1, now_ms)
+                self._hot_bytes[command.stream_id % self.shards] += len(data)
             else:
-                stream.log.append(command.data, None, 1, command.now_ms)
-                self._hot_bytes[command.stream_id % self.shards] += len(command.data)
+                pieces = command.pieces or (data,)
+                size = stream.log.append_many(pieces, command.ends, now_ms)
+                self._hot_bytes[command.stream_id % self.shards] += size
         if command.producer_id is not None or command.stream_seq is not None:
             _record_writer(stream, command)
         if command.closes:
             stream.closed = True
-        stream.last_write_ms = command.now_ms
-        if command.now_ms > stream.touched_ms:
-            stream.touched_ms = command.now_ms
+        stream.last_write_ms = now_ms
+        if now_ms > stream.touched_ms:
+            stream.touched_ms = now_ms
         return _APPENDED
 
     # The end of a stream
