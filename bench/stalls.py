@@ -167,7 +167,8 @@ def _waits(stack: list[str]) -> bool:
 
 
 def say(what: dict[str, Any]) -> None:
-    print(json.dumps(what), file=sys.stderr, flush=True)
+    sys.stderr.write(json.dumps(what) + "\n")  # in one piece: others write too
+    sys.stderr.flush()
 
 
 def holdings(cold: ColdTier) -> dict[str, Any]:

@@ -35,9 +35,11 @@ class CapturedStream(NamedTuple):
 class Capture:
     """The state at `lsn`. Whole once `is_complete`; then `encode` may run in any thread."""
 
-    def __init__(self, lsn: int, epoch: int) -> None:
+    def __init__(self, lsn: int, epoch: int, still_hot: list[dict[int, Stream]]) -> None:
+        """What is hot when it is taken is so in the next epoch too: `still_hot` by shard."""
         self.lsn = lsn
         self.epoch = epoch
+        self._still_hot = still_hot
         self.pending: dict[int, Stream] = {}
         self.streams: list[CapturedStream] = []
         self.hot: list[tuple[Stream, list[Block]]] = []
@@ -70,6 +72,7 @@ class Capture:
             captured = CapturedStream(stream, image_of(stream), deadline_ms, runs)
         if hot is not None:
             self.hot.append(hot)
+            self._still_hot[stream.stream_id % len(self._still_hot)][stream.stream_id] = stream
         if captured is not None:
             self.streams.append(captured)
         del self.pending[stream.stream_id]
@@ -154,8 +157,7 @@ class OpenChanges:
         for stream in self.dirty[shard]:
             found[stream.stream_id] = stream
         if self._capture is not None:
-            taken = (stream for stream, _ in self._capture.hot)
-            for stream in (*self._capture.pending.values(), *taken):
+            for stream in self._capture.pending.values():
                 if stream.stream_id % self._shards == shard:
                     found[stream.stream_id] = stream
         return [
@@ -169,7 +171,8 @@ class OpenChanges:
         assert self._capture is None
         assert self._unsettled is None
         by_id = self._residents.by_id
-        capture = Capture(lsn, self.epoch)
+        still_hot: list[dict[int, Stream]] = [{} for _ in range(self._shards)]
+        capture = Capture(lsn, self.epoch, still_hot)
         capture.pending = {
             stream.stream_id: stream
             for streams in (*self.dirty, *(hot.values() for hot in self._still_hot))
@@ -187,16 +190,13 @@ class OpenChanges:
         capture.died_ms, self.died_ms = self.died_ms, 0
         self.epoch += 1
         self.dirty, self.dirty_count = [[] for _ in range(self._shards)], 0
-        self._still_hot = [{} for _ in range(self._shards)]
+        self._still_hot = still_hot
         return capture
 
     def end_capture(self, capture: Capture) -> None:
         """It is complete: streams are not held back for it any more."""
         assert self._capture is capture
         assert capture.is_complete
-        for stream, _ in capture.hot:
-            if stream.epoch != self.epoch:
-                self._still_hot[stream.stream_id % self._shards][stream.stream_id] = stream
         self._capture = None
 
     def settle(self, capture: Capture) -> None:
