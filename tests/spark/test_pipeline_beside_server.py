@@ -39,10 +39,21 @@ def written(world: World, *flags: str) -> WrittenStreams:
 
 
 def session_of_pipeline(world: World) -> int:
-    """Of the one process that the server started, once there is one."""
-    wait_until(lambda: children(world.server.process.pid), "a pipeline was started")
-    [found] = children(world.server.process.pid)
+    """Of the one process that the server started, once there is one and it is no copy of it."""
+
+    def started() -> list[int]:
+        return [pid for pid in children(world.server.process.pid) if b"\0pipeline\0" in called(pid)]
+
+    wait_until(started, "a pipeline was started")
+    [found] = started()
     return found
+
+
+def called(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_auto_makes_the_segments_few_and_ends_when_there_is_no_more_work(s3_world: World) -> None:
