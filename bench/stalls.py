@@ -173,7 +173,7 @@ def say(what: dict[str, Any]) -> None:
 
 def holdings(cold: ColdTier) -> dict[str, Any]:
     """What the process holds, as far as its parts can tell."""
-    flusher, residency = cold.flusher, cold.residency
+    flusher, eviction = cold.flusher, cold.eviction
     machine = flusher._engine.machine
     pool = pa.default_memory_pool()
     return {
@@ -181,7 +181,7 @@ def holdings(cold: ColdTier) -> dict[str, Any]:
         "hot_bytes": sum(machine.changes.hot_bytes),
         "held_bytes": flusher.held_bytes,
         "dirty": machine.changes.dirty_count,
-        "candidates": len(residency._candidates),
+        "candidates": len(eviction._candidates),
         "news": len(machine.names._news),
         "leaving": len(machine.residents._leaving),
         "removed": len(machine.residents.removed),

@@ -34,37 +34,35 @@ from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
 from millstream.api.snapshots import Snapshots, is_snapshot_url
-from millstream.api.sse import Subscriptions
+from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
+from millstream.cold.blob_worker import BlobWorker
+from millstream.cold.catalog_uploads import CatalogUploads
+from millstream.cold.checkpointer import Checkpointer
+from millstream.cold.cold_reads import ColdReads
+from millstream.cold.eviction import Eviction
+from millstream.cold.flush_planning import FlushLimits
+from millstream.cold.flusher import Flusher
+from millstream.cold.garbage import FIRST_LOOK_SECONDS, LOOK_SECONDS, Garbage
+from millstream.cold.memory_keeper import MemoryKeeper
+from millstream.cold.pending_objects import PendingObjects
+from millstream.cold.retention import RetentionSweeps
+from millstream.cold.room_maker import RoomMaker, says_full
 from millstream.config import Config
-from millstream.engine.blob_worker import BlobWorker
-from millstream.engine.catalog_uploads import CatalogUploads
-from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
-from millstream.engine.eraser_process import EraserProcess
-from millstream.engine.flush_planning import FlushLimits
-from millstream.engine.flusher import Flusher
-from millstream.engine.garbage import FIRST_LOOK_SECONDS, LOOK_SECONDS, Garbage
-from millstream.engine.holds import Holds
-from millstream.engine.job_source import JobSource, cold_place
-from millstream.engine.job_table import JobTable
-from millstream.engine.memory_keeper import MemoryKeeper
 from millstream.engine.off_loop import OffLoop
-from millstream.engine.pipeline_process import PipelineProcess
-from millstream.engine.residency import Residency
-from millstream.engine.retention import RetentionSweeps
-from millstream.engine.room_maker import RoomMaker, says_full
-from millstream.engine.segment_swaps import SegmentSwaps
-from millstream.engine.wakes import Wakes
-from millstream.engine.webhooks import Couriers
-from millstream.engine.windows import Windows
 from millstream.errors import StartupError
 from millstream.faults import Faults
 from millstream.http.access_log import Entry
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
+from millstream.jobs.eraser_process import EraserProcess
+from millstream.jobs.pipeline_process import PipelineProcess
+from millstream.jobs.segment_swaps import SegmentSwaps
+from millstream.jobs.source import JobSource, cold_place
+from millstream.jobs.table import JobTable
 from millstream.journal.contract import Journal
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
@@ -78,8 +76,10 @@ from millstream.limits import (
     WINDOW_THREADS,
 )
 from millstream.recover import RESTORED, recover
-from millstream.state.commands import Mark
+from millstream.state.commands import NoOp
 from millstream.state.machine import StateMachine
+from millstream.subscriptions.driver import Driver
+from millstream.subscriptions.webhooks import WebhookSender
 from millstream.telemetry import ACCESS_EVENT
 from millstream.tier.blobs import BlobStore, MemoryBlobs, ObjectBlobs
 from millstream.tier.catalog import Catalog
@@ -87,7 +87,7 @@ from millstream.tier.identity import claim_store
 from millstream.tier.objects import ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
 
-log = structlog.get_logger("millstream")
+logger = structlog.get_logger("millstream")
 
 
 class Storage(NamedTuple):
@@ -146,7 +146,7 @@ def _open_folder(config: Config, folder: DataFolder, stop: Stop, faults: Faults)
 
     def fail(error: OSError) -> None:
         stop.request(exit_code=1)
-        log.error("the log cannot be written; stopping", error=str(error))
+        logger.error("the log cannot be written; stopping", error=str(error))
 
     journal = WalJournal(writer, fail, reserve, faults)
     disk = DiskStorage(folder, catalog, objects, writer.log_bytes)
@@ -182,7 +182,7 @@ def _tls_context(config: Config) -> ssl.SSLContext | None:
 
 
 def _log_request(entry: Entry) -> None:
-    log.info(ACCESS_EVENT, **entry._asdict())
+    logger.info(ACCESS_EVENT, **entry._asdict())
 
 
 async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) -> str:
@@ -211,21 +211,19 @@ def _build_handlers(
     engine: Engine,
     blobs: BlobWorker,
     bodies: LargeBodies,
-    windows: Windows,
+    cold_reads: ColdReads,
     paths: StreamPaths,
     tag_id: str,
     scheme: str,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
-    reads = Reads(engine, windows, clock, tag_id, config.page_bytes, compression)
+    reads = Reads(engine, cold_reads, clock, tag_id, config.page_bytes, compression)
     return Handlers(
         writes=Writes(engine, reads, paths, clock, scheme, bodies),
         reads=reads,
         long_polls=LongPolls(engine, reads, clock, loop, config.long_poll_timeout),
-        subscriptions=Subscriptions(
-            engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat
-        ),
+        sse=SseReaders(engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat),
         namespace=NamespaceApi(engine, clock, compression),
         snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
@@ -272,7 +270,7 @@ class ColdTier:
     def __init__(self, config: Config, engine: Engine, storage: Storage, disk: DiskStorage) -> None:
         self._objects = disk.objects
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
-        self.windows = Windows(
+        self.cold_reads = ColdReads(
             engine.machine,
             disk.catalog,
             self._reader,
@@ -282,9 +280,9 @@ class ColdTier:
         )
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
         self._engine = engine
-        self.holds = Holds()
-        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits, self.holds)
-        self.residency = Residency(engine, config.resident_streams)
+        self.pending = PendingObjects()
+        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits, self.pending)
+        self.eviction = Eviction(engine, config.resident_streams)
         self.checkpointer = Checkpointer(
             engine,
             OsDisk(),
@@ -297,7 +295,7 @@ class ColdTier:
             wal_bytes_recovered=disk.log_bytes,
         )
         self.flush_all = FlushAll(engine, self.flusher, self.checkpointer, storage.store_id)
-        self.checkpointer.after.append(self.residency.shelved)
+        self.checkpointer.after.append(self.eviction.stored)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
         self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
         self.memory = MemoryKeeper(engine.faults)
@@ -330,7 +328,7 @@ class ColdTier:
             disk.catalog,
             disk.objects,
             self.uploads,
-            self.holds,
+            self.pending,
             job_table,
             **_garbage_times(config),
         )
@@ -355,7 +353,7 @@ class ColdTier:
         return bool(self._engine.hot_budget.full_shards) and says_full(self.flusher.error)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.residency.start(loop)
+        self.eviction.start(loop)
         self.flusher.start(loop)
         self.checkpointer.start(loop)
         self._job_thread.start(loop)
@@ -387,7 +385,7 @@ class ColdTier:
             self.checkpointer.count,
             self.uploads.count,
             self.flusher.held_bytes,
-            self.windows.loads,
+            self.cold_reads.loads,
             self._reader.cached_bytes,
             self.eraser.dead_bytes,
             self.eraser.dead_bytes_overdue,
@@ -429,19 +427,19 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
     cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
-    blobs = BlobWorker(storage.blobs, storage.machine, cold.holds if cold else None, faults)
-    windows = (
-        Windows(engine.machine, None, None, WINDOW_THREADS, faults=faults)
+    blobs = BlobWorker(storage.blobs, storage.machine, cold.pending if cold else None, faults)
+    cold_reads = (
+        ColdReads(engine.machine, None, None, WINDOW_THREADS, faults=faults)
         if cold is None
-        else cold.windows
+        else cold.cold_reads
     )
     bodies = LargeBodies(config.max_append_messages)
     handlers = _build_handlers(
-        config, engine, blobs, bodies, windows, paths, _tag_id(storage), scheme
+        config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), scheme
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
-    wakes = Wakes(engine, Couriers(loop, faults=faults))
+    wakes = Driver(engine, WebhookSender(loop, faults=faults))
     server = Server(
         app,
         _http_limits(config),
@@ -459,13 +457,13 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         server,
         engine,
         handlers.long_polls,
-        handlers.subscriptions,
+        handlers.sse,
         None if cold is None else cold.numbers,
     )
     try:
         bodies.start(loop)
         blobs.start(loop)
-        windows.start(loop)
+        cold_reads.start(loop)
         handlers.reads.compression.start(loop)
         if cold is None:
             engine.after_batch.append(blobs.collect)
@@ -493,8 +491,8 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
         await bodies.close()
         wakes.stop()
         engine.lifetimes.stop()
-        engine.submit_and_forget(Mark(clock.now_ms()))
-        windows.close()
+        engine.submit_and_forget(NoOp(clock.now_ms()))
+        cold_reads.close()
         handlers.reads.compression.close()
         if cold is not None:
             await cold.close()
@@ -513,13 +511,13 @@ async def serve(config: Config) -> int:
         loop.add_signal_handler(number, stop.request)
     async with running(config, stop) as url:
         where = "memory" if config.memory else str(config.data_dir)
-        log.info("listening", url=url, data=where)
+        logger.info("listening", url=url, data=where)
         await stop.requested.wait()
-        log.info("stopping")
+        logger.info("stopping")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
         signal.signal(
             number, signal.SIG_IGN
         )  # all is done: a second one must not spoil the exit code
-    log.info("stopped")
+    logger.info("stopped")
     return stop.exit_code

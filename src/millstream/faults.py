@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import structlog
 
-log = structlog.get_logger("millstream.faults")
+logger = structlog.get_logger("millstream.faults")
 
 Service = Literal[  # runs again and again: counts as failing until it has succeeded
     "flush",
@@ -25,7 +25,7 @@ Service = Literal[  # runs again and again: counts as failing until it has succe
     "garbage",
     "retention",
     "lifetimes",
-    "residency",
+    "eviction",
     "memory",
     "blobs",
     "subscriptions",
@@ -85,7 +85,7 @@ class Faults:
             unsaid = self._unsaid.pop(where, 0)
         more = {"not_shown": unsaid} if unsaid else {}
         with contextlib.suppress(Exception):  # a log that cannot be written must not harm its user
-            log.error("an unexpected error", where=where, exc_info=error, **more)
+            logger.error("an unexpected error", where=where, exc_info=error, **more)
 
     def works(self, where: Service) -> None:
         """The service did what it is there for. Costs next to nothing while all is well."""
@@ -93,7 +93,7 @@ class Faults:
             with self._lock:
                 self._failing.pop(where, None)
             with contextlib.suppress(Exception):
-                log.info("works again", where=where)
+                logger.info("works again", where=where)
 
     def failing(self) -> dict[Place, Fault]:
         """The services that have not succeeded since their last unexpected error."""

@@ -25,9 +25,9 @@ from millstream.state.images import restore_hot, restore_stream
 from millstream.state.machine import StateMachine
 from millstream.state.records import restore_records
 from millstream.tier.catalog import Catalog
-from millstream.tier.shelf import CatalogShelf
+from millstream.tier.catalog_store import CatalogStore
 
-log = structlog.get_logger("millstream")
+logger = structlog.get_logger("millstream")
 
 RESTORED = "restored"  # record of a catalog that came out of the cold store
 
@@ -54,7 +54,9 @@ def recover(config: Config, folder: DataFolder) -> Recovered:
             if not is_named(error, config.skip_record or ()):
                 raise
             skip_record(OsDisk(), folder.path, error)
-            log.error("from now on a record is left out, as --skip-record says", error=str(error))
+            logger.error(
+                "from now on a record is left out, as --skip-record says", error=str(error)
+            )
         except BaseException:
             catalog.close()
             raise
@@ -67,7 +69,7 @@ def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
     recovered = recover_log(disk, folder.wal, folder.store_id, lsn, replay)
     machine.ended.clear()
     if recovered.cut is not None:
-        log.warning("cut the torn end of the log", place=recovered.cut)
+        logger.warning("cut the torn end of the log", place=recovered.cut)
     writer = SegmentWriter(
         disk,
         folder.wal,
@@ -77,7 +79,7 @@ def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
         next_lsn=recovered.next_lsn,
         sealed=recovered.sealed,
     )
-    log.info(
+    logger.info(
         "recovered",
         streams=len(machine.names),
         checkpoint_lsn=lsn,
@@ -108,7 +110,7 @@ def restore_state(
 ) -> StateMachine:
     """The state of a catalog, and the content that is in no run yet."""
     is_tail_lost = catalog.record(RESTORED) is not None
-    machine = StateMachine(shards, CatalogShelf(catalog), is_tail_lost=is_tail_lost)
+    machine = StateMachine(shards, CatalogStore(catalog), is_tail_lost=is_tail_lost)
     try:
         restore_records(machine, ((k, v) for k, v in catalog.records("") if k != RESTORED))
         for content in hot:
@@ -133,7 +135,7 @@ class Replay:
     def __call__(self, lsn: int, payload: bytes) -> None:
         if lsn in self._left_out and self._left_out[lsn].crc == crc32c(payload):
             self.skipped += 1
-            log.error("a record of the log is left out", **to_builtins(self._left_out[lsn]))
+            logger.error("a record of the log is left out", **to_builtins(self._left_out[lsn]))
             return
         self.records += 1
         command = decode_command(payload)

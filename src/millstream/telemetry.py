@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import structlog
 
-log = structlog.get_logger("millstream")
+logger = structlog.get_logger("millstream")
 
 WRAP_SECONDS_MAX = 2.0  # at the end, for lines that are still on their way
 _END = b"\x00 end of output\n"
@@ -110,7 +110,7 @@ def is_json() -> bool:
 def last_words(message: str) -> None:
     """Why the command ends, for whoever started it."""
     if is_json():
-        log.error(message)
+        logger.error(message)
     else:
         StderrLines().write(f"millstream: {message}")
 
@@ -125,7 +125,7 @@ def _log_what_python_prints() -> None:
 def _log_uncaught(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    log.error("an uncaught error", exc_info=(kind, error, traceback))
+    logger.error("an uncaught error", exc_info=(kind, error, traceback))
 
 
 def _log_warning(
@@ -136,13 +136,13 @@ def _log_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    log.warning(str(message), category=category.__name__, at=f"{filename}:{lineno}")
+    logger.warning(str(message), category=category.__name__, at=f"{filename}:{lineno}")
 
 
 class _Forwarding(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         fields = {"exc_info": record.exc_info} if record.exc_info else {}
-        log.log(record.levelno, record.getMessage(), logger=record.name, **fields)
+        logger.log(record.levelno, record.getMessage(), logger=record.name, **fields)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import sys
 
 from millstream.api.app import App
 from millstream.cli.main import main
-from millstream.engine.flusher import Flusher
+from millstream.cold.flusher import Flusher
 from millstream.http.message import Request
 
 WAIT_SECONDS, WAITS_MAX = 0.002, 100

@@ -12,9 +12,9 @@ from typing import Any
 
 from millstream import assemble
 from millstream.cli.main import main
-from millstream.engine import catalog_uploads, checkpointer
-from millstream.engine.catalog_uploads import CatalogUploads
-from millstream.engine.garbage import Garbage
+from millstream.cold import catalog_uploads, checkpointer
+from millstream.cold.catalog_uploads import CatalogUploads
+from millstream.cold.garbage import Garbage
 
 MODULE = "tests.cold.impatient"
 

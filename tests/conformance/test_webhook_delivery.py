@@ -1,4 +1,4 @@
-"""The courier alone: TLS against the host's name, checked addresses, deadlines, bounded answers."""
+"""The sender alone: TLS against the host's name, checked addresses, deadlines, bounded answers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from millstream.engine.webhooks import Answer, Couriers, Resolve, Webhook, resolve_target
 from millstream.protocol.webhook_urls import WebhookTarget
+from millstream.subscriptions.webhooks import (
+    Answer,
+    Resolve,
+    Webhook,
+    WebhookSender,
+    resolve_target,
+)
 
 HOST = "hooks.example"
 Handle = Callable[[socket.socket], None]
@@ -83,12 +89,12 @@ def send(
     async def deliver() -> Answer:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Answer] = loop.create_future()
-        couriers = Couriers(loop, resolve, tls)
-        couriers.send(Webhook(url, body, lambda body: "signed", seconds), answered.set_result)
+        sender = WebhookSender(loop, resolve, tls)
+        sender.send(Webhook(url, body, lambda body: "signed", seconds), answered.set_result)
         try:
             return await asyncio.wait_for(answered, 20)
         finally:
-            couriers.close()
+            sender.close()
 
     return asyncio.run(deliver())
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from millstream.api.jobs import JobRoutes
 from millstream.cli.main import main
-from millstream.engine.compaction import Policy
 from millstream.engine.engine import Engine
 from millstream.http.message import Request
+from millstream.jobs.compaction import Policy
 from millstream.journal.contract import Entry
 from millstream.journal.wal import WalJournal
 from millstream.limits import KIB
@@ -35,15 +35,15 @@ REPLY_SHARE = 0.01  # each one ends a writer's work for this life of the server
 
 # Module, what in it, and whether it may also fail when its work is done.
 STEPS = [
-    ("engine.flusher", "plan_flushes", False),
-    ("engine.flusher", "_content", False),
-    ("engine.flusher", "encode_segment", False),
-    ("engine.flusher", "Flusher._uploaded", False),
-    ("engine.flusher", "Flusher._published", False),
-    ("engine.checkpointer", "take_records", False),
-    ("engine.checkpointer", "encode_checkpoint", False),
-    ("engine.checkpointer", "store_checkpoint", True),
-    ("engine.checkpointer", "Checkpointer._settle", False),
+    ("cold.flusher", "plan_flushes", False),
+    ("cold.flusher", "_content", False),
+    ("cold.flusher", "encode_segment", False),
+    ("cold.flusher", "Flusher._uploaded", False),
+    ("cold.flusher", "Flusher._published", False),
+    ("cold.checkpointer", "take_records", False),
+    ("cold.checkpointer", "encode_checkpoint", False),
+    ("cold.checkpointer", "store_checkpoint", True),
+    ("cold.checkpointer", "Checkpointer._settle", False),
     ("state.changes", "OpenChanges.begin_capture", False),
     ("state.changes", "Capture.take_some", True),
     ("state.changes", "Capture.encode", False),
@@ -53,18 +53,18 @@ STEPS = [
     ("tier.catalog", "Catalog.segments", True),
     ("tier.catalog", "Catalog.garbage", True),
     ("tier.catalog", "Catalog.forget_garbage", True),
-    ("engine.catalog_uploads", "store_file", True),
-    ("engine.catalog_uploads", "store_manifest", True),
-    ("engine.catalog_uploads", "delete_unused", True),
+    ("cold.catalog_uploads", "store_file", True),
+    ("cold.catalog_uploads", "store_manifest", True),
+    ("cold.catalog_uploads", "delete_unused", True),
     ("tier.objects", "ObjectStore.put", True),
     ("tier.objects", "ObjectStore.delete", True),
-    ("engine.segment_swaps", "SegmentSwaps.swap", False),
-    ("engine.segment_swaps", "ReplaceSegments", False),
-    ("engine.webhooks", "Couriers._post", True),
-    ("engine.wakes", "Wakes._act", False),
-    ("engine.wakes", "Wakes._delivery", False),
-    ("engine.wakes", "issue_token", False),
-    ("engine.residency", "Residency.check", False),
+    ("jobs.segment_swaps", "SegmentSwaps.swap", False),
+    ("jobs.segment_swaps", "ReplaceSegments", False),
+    ("subscriptions.webhooks", "WebhookSender._post", True),
+    ("subscriptions.driver", "Driver._act", False),
+    ("subscriptions.driver", "Driver._delivery", False),
+    ("subscriptions.driver", "issue_token", False),
+    ("cold.eviction", "Eviction.check", False),
 ]
 
 
@@ -168,8 +168,9 @@ def make_replies_faulty() -> None:
 
 def make_hasty() -> None:
     """Back-offs that a test can wait for, and compactions of next to nothing."""
-    for name in ("flusher", "checkpointer", "catalog_uploads", "garbage", "retention", "wakes"):
-        module = importlib.import_module(f"millstream.engine.{name}")
+    services = ("flusher", "checkpointer", "catalog_uploads", "garbage", "retention")
+    for name in (*(f"cold.{name}" for name in services), "subscriptions.driver"):
+        module = importlib.import_module(f"millstream.{name}")
         for constant, value in (("RETRY_SECONDS_MIN", 0.02), ("RETRY_SECONDS_MAX", 0.2)):
             if hasattr(module, constant):
                 setattr(module, constant, value)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from millstream.cli.main import main
-from millstream.engine.flusher import Flusher, _Flush
+from millstream.cold.flusher import Flusher, _Flush
 from tests.crash import faulty_server
 
 

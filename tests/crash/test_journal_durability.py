@@ -21,7 +21,7 @@ from millstream.journal.folder import DataFolder
 from millstream.journal.recovery import recover_log
 from millstream.journal.segments import SEGMENT_SUFFIX, SegmentWriter
 from millstream.journal.wal import WalJournal
-from millstream.state.commands import Append, Mark, encode_command
+from millstream.state.commands import Append, NoOp, encode_command
 from tests.crash.content import Kind
 from tests.crash.simulated_disk import SimulatedDisk
 from tests.crash.stories import Step, tell
@@ -88,7 +88,7 @@ class Witness:
             journal.submit((Append(number, 1, data), lambda *_: None, None))
             if dice.random() < 0.3:
                 await asyncio.sleep(0.0005)
-        journal.submit((Mark(appends), lambda *_: None, None))  # as a stop does
+        journal.submit((NoOp(appends), lambda *_: None, None))  # as a stop does
         async with asyncio.timeout(CLOSE_SECONDS_MAX):
             await journal.close()
 

@@ -23,7 +23,7 @@ from millstream.journal.checkpoints import encode_checkpoint, load_checkpoint, s
 from millstream.journal.recovery import Recovered, recover_log
 from millstream.journal.segments import SegmentWriter
 from tests.crash.simulated_disk import PowerLoss, SimulatedDisk
-from tests.support.memory_shelf import MemoryShelf
+from tests.support.memory_store import MemoryStore
 
 WAL, CHECKPOINTS = "/data/wal", "/data/checkpoints"
 STORE = "0123456789abcdef0123456789abcdef"
@@ -56,7 +56,7 @@ class Machine:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.disk = SimulatedDisk()
-        self.shelf = MemoryShelf(self.dice.choice([1, 2, 3]))
+        self.store = MemoryStore(self.dice.choice([1, 2, 3]))
         self.segment_bytes = self.dice.choice([256, 512, 1024, 4096])
         self.acknowledged: list[bytes] = []  # by lsn - 1
         self.in_flight: list[bytes] = []
@@ -139,9 +139,9 @@ class Machine:
 
     def merge(self, changes: Changes) -> None:
         """Each part is durable as a whole; the power may fail between any two."""
-        for parts in range(1, len(self.shelf.parts) + 1):
+        for parts in range(1, len(self.store.parts) + 1):
             self.disk.step()
-            self.shelf.merge(changes, parts)
+            self.store.merge(changes, parts)
         self.disk.step()
 
     def interrupt(self, writer: SegmentWriter) -> None:
@@ -196,12 +196,12 @@ class Machine:
 
     def recover_checkpoint(self) -> int:
         """As recover.py does it."""
-        checkpoint = load_checkpoint(self.disk, CHECKPOINTS, STORE, self.shelf.lsn)
+        checkpoint = load_checkpoint(self.disk, CHECKPOINTS, STORE, self.store.lsn)
         if checkpoint is None:
-            assert self.shelf.lsn == 0, "the catalog is ahead of every checkpoint"
+            assert self.store.lsn == 0, "the catalog is ahead of every checkpoint"
             return 0
-        assert checkpoint.lsn >= self.shelf.lsn
-        if self.shelf.lsn < checkpoint.lsn:
+        assert checkpoint.lsn >= self.store.lsn
+        if self.store.lsn < checkpoint.lsn:
             self.merge(checkpoint.changes)
         assert checkpoint.hot == hot_of(self.acknowledged, checkpoint.lsn)
         return checkpoint.lsn
@@ -217,9 +217,9 @@ class Machine:
             f"lost {len(self.acknowledged) - last} acknowledged records from {last + 1} on"
         )
         assert [payload for _, payload in replayed] == known[after:last]
-        rows = sorted(self.shelf.rows(), key=lambda row: row.stream_id)
+        rows = sorted(self.store.rows(), key=lambda row: row.stream_id)
         assert [row.image for row in rows] == known[:after], "the catalog is not at its checkpoint"
-        assert after == 0 or dict(self.shelf.records()) == {"last": b"%d" % after}
+        assert after == 0 or dict(self.store.records()) == {"last": b"%d" % after}
         assert recovered.next_lsn == last + 1
         # From here on readers may see what was recovered, so it counts as acknowledged.
         self.acknowledged, self.in_flight = known[:last], []

@@ -19,7 +19,7 @@ from millstream.state.commands import (
     CreateStream,
     DeleteStream,
     ExpireStream,
-    Mark,
+    NoOp,
     PublishRuns,
     PublishSnapshot,
     ReplaceSegments,
@@ -31,7 +31,7 @@ from millstream.state.records import SWAPS, restore_records, take_records
 from millstream.state.stream import Stream
 from millstream.state.swaps import count_swaps
 from millstream.tier.catalog import Catalog
-from millstream.tier.shelf import CatalogShelf
+from millstream.tier.catalog_store import CatalogStore
 
 SHARDS = 2
 _KINDS = ["create"] * 2 + ["append"] * 6 + ["flush"] * 6 + ["end", "trim"] + ["swap"] * 3
@@ -43,7 +43,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.catalog = Catalog.open(folder, SHARDS, STORE)
-        self.machine = StateMachine(SHARDS, CatalogShelf(self.catalog))
+        self.machine = StateMachine(SHARDS, CatalogStore(self.catalog))
         self.answers: list[str] = []
         self._journal: list[AnyCommand] = []
         self._hot: list[HotContent] = []
@@ -56,7 +56,7 @@ class Store:
 
     def checkpoint(self) -> None:
         if self.catalog.lsn == len(self._journal):
-            self.apply(Mark(0))
+            self.apply(NoOp(0))
         changes = self.machine.changes
         capture = changes.begin_capture(len(self._journal), take_records(self.machine))
         capture.take_some(10**6)
@@ -67,12 +67,12 @@ class Store:
 
     def evict(self) -> None:
         for stream in list(self.machine.by_id.values()):
-            if self.machine.changes.is_shelved(stream):
+            if self.machine.changes.is_stored(stream):
                 self.machine.residents.evict(stream)
 
     def restart(self) -> None:
         """Replay must give the answers that were given."""
-        self.machine = StateMachine(SHARDS, CatalogShelf(self.catalog))
+        self.machine = StateMachine(SHARDS, CatalogStore(self.catalog))
         restore_records(self.machine, self.catalog.records(""))
         for content in self._hot:
             _add_hot(self.machine, self.catalog, content)

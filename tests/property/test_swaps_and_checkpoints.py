@@ -13,7 +13,7 @@ from millstream.state.commands import (
     AnyCommand,
     Append,
     CreateStream,
-    Mark,
+    NoOp,
     PublishRuns,
     ReplaceSegments,
     TrimStream,
@@ -66,7 +66,7 @@ def test_what_died_meanwhile_does_not_stop_a_swap(
         store.apply(Append(1, stream_id, b"x", b"", 1))
         store.apply(PublishRuns(1, segment, [Run(stream_id, number, number, 1, 1, 0, 0, 7)]))
     steps: dict[str, AnyCommand] = {
-        "flushes": Mark(1),
+        "flushes": NoOp(1),
         "trim": TrimStream(1, stream_id, 1, 1),
         "swap": ReplaceSegments(
             1, shard, names[:2], [new], [[Run(stream_id, 0, 0, 2, 2, 0, 0, 7)]], 0

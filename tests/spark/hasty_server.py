@@ -19,9 +19,9 @@ from millstream import assemble
 from millstream.api.jobs import JobRoutes
 from millstream.cli.main import main
 from millstream.clock import Clock
-from millstream.engine.job_table import JobTable
-from millstream.engine.pipeline_process import PipelineProcess
 from millstream.http.message import Request
+from millstream.jobs.pipeline_process import PipelineProcess
+from millstream.jobs.table import JobTable
 from tests.cold.impatient import make_impatient
 
 MODULE = "tests.spark.hasty_server"

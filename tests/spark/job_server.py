@@ -18,8 +18,6 @@ from typing import NamedTuple
 from millstream.api.errors import respond_error
 from millstream.api.jobs import JobRoutes
 from millstream.clock import SystemClock
-from millstream.engine.compaction import Policy
-from millstream.engine.job_table import JobTable
 from millstream.engine.off_loop import OffLoop
 from millstream.errors import StreamError
 from millstream.faults import Faults
@@ -28,6 +26,8 @@ from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
+from millstream.jobs.compaction import Policy
+from millstream.jobs.table import JobTable
 from millstream.limits import MIB
 from millstream.tier.catalog import (
     Catalog,

@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from millstream.engine.compaction import Policy
 from millstream.formats.jobs import JobOffer
+from millstream.jobs.compaction import Policy
 from millstream.limits import KIB, MIB
 from millstream.pipeline.compaction import KIND, Rewrite
 from millstream.pipeline.job_client import JobClient, JobRefused

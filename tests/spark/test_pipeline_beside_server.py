@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.engine.pipeline_requirements import JAVA_COMMAND
+from millstream.jobs.pipeline_requirements import JAVA_COMMAND
 from millstream.tier.objects import ObjectStore
 from tests.spark.hasty_server import LOOK_SECONDS
 from tests.spark.pipeline_process import members

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from millstream.engine.compaction import Policy
+from millstream.jobs.compaction import Policy
 from millstream.limits import KIB, MIB
 from millstream.tier.segments import SegmentReader
 from tests.spark.job_server import JobServer, World, fill

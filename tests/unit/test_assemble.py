@@ -12,12 +12,12 @@ import structlog
 
 from millstream.assemble import ColdTier, Stop, Storage, open_storage
 from millstream.clock import ManualClock
+from millstream.cold.checkpointer import Checkpointer
 from millstream.config import Config
-from millstream.engine.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.errors import DamagedData, StartupError
 from millstream.faults import Faults
-from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, Mark
+from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, NoOp
 from millstream.state.machine import StateMachine
 from tests.unit.state.store import describe
 
@@ -49,7 +49,7 @@ def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[
         for command in commands:
             engine.submit_and_forget(command)
         done = asyncio.Event()
-        engine.submit(Mark(NOW_MS), lambda context, outcome: done.set(), None)
+        engine.submit(NoOp(NOW_MS), lambda context, outcome: done.set(), None)
         await done.wait()
         await cold.close()
         await storage.journal.close()

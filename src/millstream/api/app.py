@@ -25,7 +25,7 @@ from millstream.api.paths import (
 )
 from millstream.api.reads import Reads
 from millstream.api.snapshots import Snapshots
-from millstream.api.sse import Subscriptions
+from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.errors import MethodNotAllowed, RouteNotFound, StreamError
@@ -38,7 +38,7 @@ class Handlers(NamedTuple):
     writes: Writes
     reads: Reads
     long_polls: LongPolls
-    subscriptions: Subscriptions
+    sse: SseReaders
     namespace: NamespaceApi
     snapshots: Snapshots
     bootstraps: Bootstraps
@@ -111,7 +111,7 @@ class App:
             self._handlers.reads.catch_up(request, key, query)
         elif live == b"sse":
             request.route = "sse"
-            self._handlers.subscriptions.open(request, key, query)
+            self._handlers.sse.open(request, key, query)
         else:
             request.route = "long_poll"
             self._handlers.long_polls.open(request, key, query)

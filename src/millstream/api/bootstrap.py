@@ -21,8 +21,8 @@ from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
 from millstream.api.reads import NO_STORE, Reads
 from millstream.api.snapshots import no_blob
-from millstream.engine.blob_worker import BlobWorker
-from millstream.engine.windows import Windows
+from millstream.cold.blob_worker import BlobWorker
+from millstream.cold.cold_reads import ColdReads
 from millstream.errors import InvalidRequest, StreamError
 from millstream.http.message import Request
 from millstream.http.streaming import Sink
@@ -36,7 +36,7 @@ from millstream.protocol.offsets import Offset
 from millstream.state.log import Block, Log
 from millstream.state.stream import Stream
 
-log = structlog.get_logger("millstream.bootstrap")
+logger = structlog.get_logger("millstream.bootstrap")
 
 _END = b""  # no piece is empty
 
@@ -50,7 +50,7 @@ class Bootstraps:
         if query.one(b"live") is not None:
             raise InvalidRequest("bootstrap is one answer; tail from its Stream-Next-Offset")
         stream = self._reads.find(key)
-        bootstrap = Bootstrap(stream, self._reads.windows)
+        bootstrap = Bootstrap(stream, self._reads.cold_reads)
         snapshot = stream.snapshot
         if snapshot is None:
             self._answer(request, stream, bootstrap, b"")
@@ -101,14 +101,14 @@ class Collected(NamedTuple):
 class Bootstrap:
     """One stream as it was when this was made."""
 
-    def __init__(self, stream: Stream, windows: Windows) -> None:
+    def __init__(self, stream: Stream, cold_reads: ColdReads) -> None:
         snapshot, log = stream.snapshot, stream.log
         # Drawn after the data was written, from 2^128: no message can contain it but by chance.
         self._boundary = b"millstream-" + secrets.token_hex(16).encode()
         self._snapshot_type = snapshot.content_type if snapshot else DEFAULT_CONTENT_TYPE
         self._comma_bytes = 1 if stream.is_json else 0
         self._stream = stream
-        self._windows = windows
+        self._cold_reads = cold_reads
         self.position = log.first_ordinal, log.first_byte  # behind what is written or collected
         self._first_byte = log.first_byte
         self._end = log.tail_ordinal, log.tail_byte
@@ -166,9 +166,9 @@ class Bootstrap:
                 done(None)
 
         place = Offset(*self.position)
-        window = self._windows.in_memory(self._stream, place, BOOTSTRAP_WINDOW_BYTES)
+        window = self._cold_reads.in_memory(self._stream, place, BOOTSTRAP_WINDOW_BYTES)
         if window is None:
-            return self._windows.load(self._stream, place, BOOTSTRAP_WINDOW_BYTES, loaded)
+            return self._cold_reads.load(self._stream, place, BOOTSTRAP_WINDOW_BYTES, loaded)
         loaded(window)
         return None
 
@@ -269,7 +269,7 @@ class BodyWriter:
         was_now, self._is_loading = self._call_off is None, False
         self._call_off = None
         if error is not None:
-            log.warning("bootstrap cannot go on", error=error.message)
+            logger.warning("bootstrap cannot go on", error=error.message)
             self._body.abort()
         elif not was_now:
             self.write()

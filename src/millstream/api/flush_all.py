@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from millstream.api.control import respond_json
 from millstream.api.errors import respond_error
-from millstream.engine.checkpointer import Checkpointer
+from millstream.cold.checkpointer import Checkpointer
+from millstream.cold.flusher import Flusher
 from millstream.engine.engine import Engine
-from millstream.engine.flusher import Flusher
 from millstream.errors import ColdUnavailable, MethodNotAllowed, RouteNotFound
 from millstream.http.message import Request
 from millstream.limits import SEGMENT_FLUSH_BYTES_MAX

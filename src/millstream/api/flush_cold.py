@@ -6,8 +6,8 @@ from millstream.api.arguments import Query
 from millstream.api.control import respond_json
 from millstream.api.errors import respond_error
 from millstream.api.paths import bucketed_key, unescape_all
+from millstream.cold.flusher import Flusher
 from millstream.engine.engine import Engine
-from millstream.engine.flusher import Flusher
 from millstream.errors import (
     ColdUnavailable,
     InvalidRequest,

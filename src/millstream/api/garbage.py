@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.api.control import respond_json
 from millstream.api.errors import respond_error
-from millstream.engine.garbage import Collected, Garbage, Item, Report
+from millstream.cold.garbage import Collected, Garbage, Item, Report
 from millstream.errors import ColdUnavailable, MethodNotAllowed, RouteNotFound
 from millstream.http.message import Request
 from millstream.limits import GARBAGE_LISTED_MAX

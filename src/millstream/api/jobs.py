@@ -15,20 +15,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from millstream.api.errors import respond_error
-from millstream.engine.compaction import (
-    Choice,
-    LiveRun,
-    Policy,
-    check_result,
-    choose_decayed,
-    choose_small,
-    choose_spread,
-    cut_tasks,
-    live_part,
-    split_like,
-    task_input,
-)
-from millstream.engine.job_table import Job, JobTable
 from millstream.errors import (
     InvalidRequest,
     JobConflict,
@@ -54,6 +40,20 @@ from millstream.formats.jobs import (
 )
 from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
+from millstream.jobs.compaction import (
+    Choice,
+    LiveRun,
+    Policy,
+    check_result,
+    choose_decayed,
+    choose_small,
+    choose_spread,
+    cut_tasks,
+    live_part,
+    split_like,
+    task_input,
+)
+from millstream.jobs.table import Job, JobTable
 from millstream.tier.catalog import Decay, SegmentSpan, SegmentUse
 
 JOBS_ROOT = JOBS_PATH.encode()

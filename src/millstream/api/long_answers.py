@@ -16,8 +16,8 @@ from typing import cast
 
 import structlog
 
-from millstream.engine.window_plans import Streams
-from millstream.engine.windows import Windows
+from millstream.cold.cold_reads import ColdReads
+from millstream.cold.read_plans import Streams
 from millstream.errors import ColdUnavailable, OffsetGone, Overloaded, StreamError, StreamNotFound
 from millstream.faults import Faults
 from millstream.http.streaming import Sink
@@ -36,7 +36,7 @@ from millstream.protocol.offsets import Offset
 from millstream.state.log import Log
 from millstream.state.stream import Stream
 
-log = structlog.get_logger("millstream.reads")
+logger = structlog.get_logger("millstream.reads")
 
 _LOOK_BYTES = 4096  # what a look at an answer that could not go on counts of a turn
 _RETRY_SECONDS = 0.1  # until an answer asks again when too many others read old content
@@ -48,13 +48,13 @@ class LongAnswers:
     def __init__(
         self,
         streams: Streams,
-        windows: Windows,
+        cold_reads: ColdReads,
         faults: Faults,
         renew: Callable[[Stream], None],
     ) -> None:
         """`renew` is told that a stream is being read: it lives as long as somebody does."""
         self.streams = streams
-        self.windows = windows
+        self.cold_reads = cold_reads
         self.faults = faults
         self.renew = renew
         self.held_bytes = 0  # of windows, by all answers
@@ -93,7 +93,7 @@ class LongAnswers:
     def _have_turn(self) -> None:
         if not self._is_turn_due:
             self._is_turn_due = True
-            self.windows.loop.call_soon(self._take_turn)
+            self.cold_reads.loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         """A piece for each in turn; then everybody else on the loop goes first."""
@@ -238,7 +238,7 @@ class LongAnswer:
         window = self._held_window()
         if window is None:
             place = Offset(None, self._byte)
-            window = self._answers.windows.in_memory(stream, place, ANSWER_FIRST_BYTES)
+            window = self._answers.cold_reads.in_memory(stream, place, ANSWER_FIRST_BYTES)
             if window is None:
                 self._ask(self._byte)
                 return None
@@ -298,7 +298,7 @@ class LongAnswer:
             self._give_up(StreamNotFound("stream does not exist any more"))
             return False
         place = Offset(None, self._asked)
-        load = self._answers.windows.load
+        load = self._answers.cold_reads.load
         self._call_off = load(stream, place, ANSWER_WINDOW_BYTES, self._loaded)
         return True
 
@@ -310,7 +310,7 @@ class LongAnswer:
                 self.add_window(window)
         elif isinstance(window, Overloaded):
             self._asked = place
-            self._answers.windows.loop.call_later(_RETRY_SECONDS, self._answers.want, self)
+            self._answers.cold_reads.loop.call_later(_RETRY_SECONDS, self._answers.want, self)
         elif place > self._byte:
             self._failed_ahead = place  # it may be there when the client gets there
         else:
@@ -321,7 +321,7 @@ class LongAnswer:
     # Ends
 
     def _give_up(self, error: StreamError) -> None:
-        log.warning("a read cannot go on", stream=self._stream_id, error=error.message)
+        logger.warning("a read cannot go on", stream=self._stream_id, error=error.message)
         self._abort()
 
     def _abort(self) -> None:

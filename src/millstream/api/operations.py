@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from millstream.api.json_metrics import ColdNumbers, json_metrics
 from millstream.api.long_poll import LongPolls
-from millstream.api.sse import Subscriptions
+from millstream.api.sse import SseReaders
 from millstream.engine.engine import Engine
 from millstream.faults import Faults
 from millstream.http.message import Request
@@ -93,13 +93,13 @@ class Metrics:
         server: Server,
         engine: Engine,
         polls: LongPolls,
-        subscriptions: Subscriptions,
+        sse: SseReaders,
         cold: Callable[[], ColdNumbers] | None = None,
     ) -> None:
         self._server = server
         self._engine = engine
         self._polls = polls
-        self._subscriptions = subscriptions
+        self._sse = sse
         self._compression = polls.reads.compression
         self._cold = cold
         self._registry = CollectorRegistry(auto_describe=False)
@@ -108,7 +108,7 @@ class Metrics:
     def respond_json(self, request: Request) -> None:
         """The same numbers under the names of other servers; see json_metrics.py."""
         cold = None if self._cold is None else self._cold()
-        subscribers = self._subscriptions.subscribers
+        subscribers = self._sse.readers
         body = json_metrics(self._server, self._engine, self._polls.waiting, subscribers, cold)
         request.respond(200, _JSON, msgspec.json.encode(body))
 
@@ -132,7 +132,7 @@ class Metrics:
             "millstream_live_readers", "Readers waiting for new data", labels=["mode"]
         )
         readers.add_metric(["long-poll"], self._polls.waiting)
-        readers.add_metric(["sse"], self._subscriptions.subscribers)
+        readers.add_metric(["sse"], self._sse.readers)
         yield readers
         yield from self._collect_journal()
         yield from self._collect_state()

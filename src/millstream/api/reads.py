@@ -11,8 +11,8 @@ from millstream.api.compression import Compression, encoding_header, tag_suffix
 from millstream.api.errors import respond_error
 from millstream.api.long_answers import LongAnswers
 from millstream.clock import Clock
+from millstream.cold.cold_reads import ColdReads
 from millstream.engine.engine import Engine
-from millstream.engine.windows import Windows
 from millstream.errors import InvalidOffset, OffsetGone, StreamError
 from millstream.http.encodings import Encoding
 from millstream.http.message import Request
@@ -146,21 +146,21 @@ class Reads:
     def __init__(
         self,
         engine: Engine,
-        windows: Windows,
+        cold_reads: ColdReads,
         clock: Clock,
         store_id: str,
         page_bytes: int,
         compression: Compression,
     ) -> None:
         """`page_bytes` is 0 when a read that does not ask for pages goes to the tail."""
-        self.windows = windows
+        self.cold_reads = cold_reads
         self.compression = compression
         self._engine = engine
         self._clock = clock
         self._tag_prefix = store_id[:8].encode()
         self.page_bytes = page_bytes or PAGE_BYTES
         self._goes_to_tail = not page_bytes
-        self._long_answers = LongAnswers(engine.machine, windows, engine.faults, self._renew)
+        self._long_answers = LongAnswers(engine.machine, cold_reads, engine.faults, self._renew)
 
     def find(self, key: bytes) -> Stream:
         """The stream, its sliding lifetime renewed."""
@@ -185,7 +185,7 @@ class Reads:
 
         When that fails, or when `then` raises a StreamError later, the request is answered so.
         """
-        log = self.windows.in_memory(stream, offset, bytes_max)
+        log = self.cold_reads.in_memory(stream, offset, bytes_max)
         if log is not None:
             then(log)
             return
@@ -200,7 +200,7 @@ class Reads:
             except StreamError as error:
                 respond_error(request, error)
 
-        request.on_disconnect = self.windows.load(stream, offset, bytes_max, loaded)
+        request.on_disconnect = self.cold_reads.load(stream, offset, bytes_max, loaded)
 
     def etag(self, stream: Stream, page: Page, encoding: Encoding | None = None) -> bytes:
         """Incarnation, range, closure and coding: never the same for different bytes."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from millstream.api.errors import respond_error
 from millstream.api.reads import NO_STORE, Reads
 from millstream.clock import Clock
-from millstream.engine.blob_worker import BlobWorker
+from millstream.cold.blob_worker import BlobWorker
 from millstream.engine.engine import Engine
 from millstream.errors import (
     BodyTooLarge,

@@ -1,6 +1,6 @@
-"""SSE: subscribers that stay. One encoding of a frame serves everybody at the same place.
+"""SSE: readers that stay. One encoding of a frame serves everybody at the same place.
 
-A subscriber that reads slowly is not buffered for: it is left where it is and fed from the stream
+A reader that reads slowly is not buffered for: it is left where it is and fed from the stream
 again once it reads. One that does not read at all is disconnected by its connection. One that is so
 far behind that its place is not in memory gets its pages from windows, one at a time, until it has
 caught up with the others.
@@ -32,8 +32,8 @@ _CHARACTER_BYTES_MAX = 4  # so much may be needed behind a page to end it betwee
 Frame = tuple[bytes, bytes]  # as a chunk, and bare for HTTP/1.0
 
 
-class Subscriptions:
-    """All SSE subscribers of the server."""
+class SseReaders:
+    """All SSE readers of the server."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Subscriptions:
         self.loop = loop
         self.lifetime_seconds = lifetime_seconds
         self.heartbeat_seconds = heartbeat_seconds
-        self.subscribers = 0
+        self.readers = 0
         self.heartbeat: Frame = (encode_chunk(sse.HEARTBEAT), sse.HEARTBEAT)
         self.page_bytes = min(reads.page_bytes, SSE_PAGE_BYTES)
-        self.windows = reads.windows
+        self.cold_reads = reads.cold_reads
         self._reads = reads
         self._feeds: dict[int, Feed] = {}
 
@@ -74,13 +74,13 @@ class Subscriptions:
             body = self._open_body(request, headers, compress)
             if not body.ended:
                 own_max = bytes_max if bytes_max < self.page_bytes else None
-                Subscriber(self._feed(stream), body, start, own_max, cursor).begin(log)
+                SseReader(self._feed(stream), body, start, own_max, cursor).begin(log)
 
         window_bytes = bytes_max + _CHARACTER_BYTES_MAX
         self._reads.with_log(request, stream, offset, window_bytes, located)
 
     def _open_body(self, request: Request, headers: bytes, compress: bool) -> Sink:
-        """Compressed only for who asks twice: each such subscriber costs a compressor, and the work
+        """Compressed only for who asks twice: each such reader costs a compressor, and the work
         that others share."""
         if not compress:
             return request.stream(200, headers)
@@ -104,42 +104,42 @@ class Subscriptions:
 
 
 class Feed:
-    """The subscribers of one stream and the frames they share."""
+    """The readers of one stream and the frames they share."""
 
-    def __init__(self, hub: Subscriptions, stream: Stream) -> None:
+    def __init__(self, hub: SseReaders, stream: Stream) -> None:
         self.hub = hub
         self.stream = stream
-        self.subscribers: set[Subscriber] = set()
+        self.readers: set[SseReader] = set()
         self.is_plain_text = not stream.is_json and content_types.is_text(stream.essence)
         self._frames: dict[tuple[object, ...], Frame] = {}
-        self._untold: list[Subscriber] = []
+        self._untold: list[SseReader] = []
         self._is_round_due = False  # something happened since that round began
 
-    def add(self, subscriber: Subscriber) -> None:
-        self.subscribers.add(subscriber)
-        self.hub.subscribers += 1
+    def add(self, reader: SseReader) -> None:
+        self.readers.add(reader)
+        self.hub.readers += 1
 
-    def remove(self, subscriber: Subscriber) -> None:
-        if subscriber in self.subscribers:
-            self.subscribers.remove(subscriber)
-            self.hub.subscribers -= 1
-            if not self.subscribers:
+    def remove(self, reader: SseReader) -> None:
+        if reader in self.readers:
+            self.readers.remove(reader)
+            self.hub.readers -= 1
+            if not self.readers:
                 self.hub.forget_feed(self)
 
     def shut_down(self) -> None:
-        for subscriber in list(self.subscribers):
-            subscriber.end()
+        for reader in list(self.readers):
+            reader.end()
 
     def stream_changed(self) -> None:
-        """Tells all subscribers, some at a time; who is told late is told all there is by then."""
+        """Tells all readers, some at a time; who is told late is told all there is by then."""
         if self.stream.deleted:
             self.shut_down()
-        elif len(self.subscribers) <= SSE_TURN_SUBSCRIBERS:
-            self._tell(list(self.subscribers))
+        elif len(self.readers) <= SSE_TURN_SUBSCRIBERS:
+            self._tell(list(self.readers))
         elif self._untold:
             self._is_round_due = True  # once those are told who have not heard of the last one
         else:
-            self._untold = list(self.subscribers)
+            self._untold = list(self.readers)
             self._tell_some()
 
     def _tell_some(self) -> None:
@@ -154,7 +154,7 @@ class Feed:
             self._is_round_due = False
             self.stream_changed()
 
-    def _tell(self, subscribers: list[Subscriber]) -> None:
+    def _tell(self, readers: list[SseReader]) -> None:
         """Most of them wait at the same place: they all get the very same bytes."""
         if self.stream.deleted:
             return
@@ -163,25 +163,25 @@ class Feed:
         place: Position | None = None
         page: Page | None = None
         chunk = data = b""
-        for subscriber in subscribers:
-            if subscriber.body.is_blocked or subscriber.body.ended:
+        for reader in readers:
+            if reader.body.is_blocked or reader.body.ended:
                 continue
             if (
-                subscriber.cursor > cursor
-                or subscriber.bytes_max is not None
-                or subscriber.position.ordinal < log.held_ordinal
+                reader.cursor > cursor
+                or reader.bytes_max is not None
+                or reader.position.ordinal < log.held_ordinal
             ):
-                subscriber.push()
+                reader.push()
                 continue
-            if subscriber.position is not place and subscriber.position != place:
-                place = subscriber.position
+            if reader.position is not place and reader.position != place:
+                place = reader.position
                 page = self.next_page(log, place, self.hub.page_bytes)
                 if page is not None:
                     chunk, data = self.frame(log, page, cursor)
             if page is not None:
-                subscriber.deliver(page, chunk, data)
+                reader.deliver(page, chunk, data)
             else:
-                subscriber.end_if_trimmed()
+                reader.end_if_trimmed()
 
     def next_page(self, log: Log, start: Position, bytes_max: int) -> Page | None:
         """The next page, never ending inside a character of text; None: nothing (whole) yet.
@@ -224,7 +224,7 @@ class Feed:
         return sse.encode_binary_data(data)
 
 
-class Subscriber:
+class SseReader:
     __slots__ = (
         "_call_off",
         "_ends_at",
@@ -254,7 +254,7 @@ class Subscriber:
         )
 
     def begin(self, log: Log) -> None:
-        """`log` holds the place where the subscriber begins."""
+        """`log` holds the place where the reader begins."""
         self.body.on_end = self._forget
         self.body.on_drain = self.push
         self._feed.add(self)
@@ -302,7 +302,7 @@ class Subscriber:
 
     def _push_old(self) -> bool:
         """One page of what the stream's log does not hold; False: it comes later, if at all."""
-        stream, windows = self._feed.stream, self._feed.hub.windows
+        stream, windows = self._feed.stream, self._feed.hub.cold_reads
         if self.position.ordinal < stream.log.first_ordinal:
             self.end()
             return False
@@ -315,7 +315,7 @@ class Subscriber:
 
     def _load(self, bytes_max: int) -> None:
         hub = self._feed.hub
-        self._call_off = hub.windows.load(
+        self._call_off = hub.cold_reads.load(
             self._feed.stream, Offset(*self.position), bytes_max, self._loaded
         )
 

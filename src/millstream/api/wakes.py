@@ -12,7 +12,6 @@ from millstream.api.errors import respond_error
 from millstream.api.reads import Reads
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.engine.wakes import new_jitter, new_wake_id
 from millstream.errors import (
     InvalidAck,
     InvalidOffset,
@@ -31,6 +30,7 @@ from millstream.state.log import Log
 from millstream.state.outcomes import Outcome
 from millstream.state.stream import Stream, resolve_in
 from millstream.state.subscription import Subscription
+from millstream.subscriptions.driver import new_jitter, new_wake_id
 
 Ack = tuple[bytes, int | None, int | None]  # key, ordinal, byte
 
@@ -138,7 +138,7 @@ class WakeRoutes:
             stream = self._look_up_in(key, offset)
             if stream is None:
                 continue
-            window = self._reads.windows.in_memory(stream, offset, 0)
+            window = self._reads.cold_reads.in_memory(stream, offset, 0)
             if window is None:
                 self._complete_later(request, acks, index, stream, then)
                 return

@@ -8,8 +8,8 @@ import dataclasses
 
 from millstream.cli.flags import add_settings, settings_given
 from millstream.config import Config, InvalidSetting, java_home, log_settings, parse_seconds
-from millstream.engine.pipeline_requirements import find_missing
 from millstream.errors import StartupError
+from millstream.jobs.pipeline_requirements import find_missing
 from millstream.telemetry import all_output_as_json, configure_logs, is_json
 
 _RUN_TEXT = """\

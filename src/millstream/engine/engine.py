@@ -29,7 +29,7 @@ from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
-log = structlog.get_logger("millstream")
+logger = structlog.get_logger("millstream")
 
 
 class Watcher(Protocol):
@@ -191,7 +191,7 @@ class Engine:
         """
         self.failure = error
         self.faults.report("apply", error)
-        log.error(
+        logger.error(
             "a committed command could not be applied; stopping, the log decides at the next start",
             lsn=lsn,
             command=type(command).__name__,

@@ -38,7 +38,7 @@ class Deadlines(Protocol):
 
 
 class Lifetimes:
-    """Follows the streams in memory; those at rest end when a look at the shelf finds them."""
+    """Follows the streams in memory; those at rest end when a look at the store finds them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -19,7 +19,7 @@ import structlog
 from millstream.errors import StreamError
 from millstream.faults import Faults, Service
 
-log = structlog.get_logger("millstream.upkeep")
+logger = structlog.get_logger("millstream.upkeep")
 
 DOUBLINGS_MAX = 10
 
@@ -51,7 +51,7 @@ class Upkeep:
             self._faults.report(self._service, error)
         elif not self._is_told:
             self._is_told = True
-            log.warning(complaint, service=self._service, error=str(error))
+            logger.warning(complaint, service=self._service, error=str(error))
         delay = min(self._seconds_max, self._seconds_min * float(1 << self.failures))
         self.failures = min(self.failures + 1, DOUBLINGS_MAX)
         return delay

@@ -12,7 +12,7 @@ import threading
 
 import structlog
 
-log = structlog.get_logger("millstream.journal")
+logger = structlog.get_logger("millstream.journal")
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NOT_POSSIBLE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # on this file system
@@ -58,7 +58,7 @@ class Reserve:
                 if error.errno not in NOT_POSSIBLE:
                     raise
                 self._bytes_wanted = 0
-                log.warning("no room can be kept for a full disk", error=str(error))
+                logger.warning("no room can be kept for a full disk", error=str(error))
 
     def release(self) -> None:
         with self._lock:

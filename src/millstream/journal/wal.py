@@ -37,7 +37,7 @@ from millstream.state.commands import (
     encode_in_parts,
 )
 
-log = structlog.get_logger("millstream.journal")
+logger = structlog.get_logger("millstream.journal")
 
 Encoded = TypeVar("Encoded")
 Work = tuple[bytes, int] | Sequence[Sequence[bytes]]  # a batch and its records, or its parts
@@ -166,7 +166,7 @@ class WalJournal:
                 kept.append(entry)
             except Exception as error:
                 kind = type(entry[0]).__name__
-                log.warning("a command cannot be written down", command=kind, error=str(error))
+                logger.warning("a command cannot be written down", command=kind, error=str(error))
                 refusal = InvalidRequest(f"a number in it is too large to be kept: {error}")
                 self._refused([entry], refusal)
         self._in_flight = kept
@@ -213,7 +213,7 @@ class WalJournal:
         if self._reserve is None or self.is_full:
             return
         self.is_full = self._writer.is_frugal = True
-        log.warning("the disk is full: only what makes room is taken until it has some again")
+        logger.warning("the disk is full: only what makes room is taken until it has some again")
         self._reserve.release()
         self._look_for_room_soon()
 
@@ -230,7 +230,7 @@ class WalJournal:
 
     def _room_again(self) -> None:
         self.is_full = self._writer.is_frugal = False
-        log.info("the disk has room again: everything is taken")
+        logger.info("the disk has room again: everything is taken")
         self._chores.put(self._writer.prepare_spare)
 
     def refuse(self, error: StreamError) -> None:
@@ -307,7 +307,7 @@ class WalJournal:
             try:
                 chore()
             except OSError as error:
-                log.warning("log housekeeping failed", error=str(error))
+                logger.warning("log housekeeping failed", error=str(error))
             except Exception as error:  # the next chore is not to blame
                 self._faults.report("journal", error)
 
@@ -331,7 +331,7 @@ class WalJournal:
                 self._loop.call_soon_threadsafe(self._room_again)
                 return
         except OSError as error:
-            log.debug("the disk is full still", error=str(error))
+            logger.debug("the disk is full still", error=str(error))
         self._loop.call_soon_threadsafe(self._look_for_room_soon)
 
 

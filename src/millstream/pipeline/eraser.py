@@ -22,7 +22,7 @@ from millstream.tier.objects import ColdSettings, ObjectStore, cold_settings
 KIND = "erase"
 FAILED, DONE = 1, 0  # exit codes
 
-log = structlog.get_logger("millstream.pipeline")
+logger = structlog.get_logger("millstream.pipeline")
 
 
 def run_eraser(server: str, cold_flags: Mapping[str, str | None], *, until_input_ends: bool) -> int:
@@ -41,7 +41,7 @@ def run_eraser(server: str, cold_flags: Mapping[str, str | None], *, until_input
         while not stopped.is_set() and run_one(client, cold_flags, stopped):
             pass
     except (JobRefused, ServerAway, OSError) as error:
-        log.error("dead content stays for now; it will be tried again", error=str(error))
+        logger.error("dead content stays for now; it will be tried again", error=str(error))
         return FAILED
     return DONE
 
@@ -72,7 +72,9 @@ def run_one(
     finally:
         if not is_committed:
             _give_up(client, offer)
-    log.info("dead content is gone", job=offer.job, shard=offer.shard, segments=len(offer.inputs))
+    logger.info(
+        "dead content is gone", job=offer.job, shard=offer.shard, segments=len(offer.inputs)
+    )
     return True
 
 
@@ -92,4 +94,4 @@ def _give_up(client: JobClient, offer: JobOffer) -> None:
     try:
         client.give_up(offer.job)
     except (ServerAway, JobRefused) as error:
-        log.info("the job ends by its lease", job=offer.job, reason=str(error))
+        logger.info("the job ends by its lease", job=offer.job, reason=str(error))

@@ -16,7 +16,7 @@ from millstream.limits import MIB
 
 LINE_SECONDS = 10.0  # between two lines about one job
 
-log = structlog.get_logger("millstream.pipeline")
+logger = structlog.get_logger("millstream.pipeline")
 
 
 class JobProgress(Protocol):
@@ -77,7 +77,7 @@ class _Lines:
         now = time.monotonic()
         if now >= self._told_at + LINE_SECONDS:
             self._told_at = now
-            log.info(
+            logger.info(
                 "job under way",
                 job=self._offer.job,
                 shard=self._offer.shard,

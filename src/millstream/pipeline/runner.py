@@ -34,7 +34,7 @@ from millstream.tier.objects import ColdSettings, cold_settings
 LOOK_SECONDS = 0.2  # between two looks at how far Spark is
 FAILED, STOPPED = 1, 0  # exit codes
 
-log = structlog.get_logger("millstream.pipeline")
+logger = structlog.get_logger("millstream.pipeline")
 
 
 @dataclass(frozen=True)
@@ -107,19 +107,19 @@ class Runner:
                 worked = self.run_one()
                 jobs += worked
                 if not jobs and self._settings.once and not self._stopped.is_set():
-                    log.info("nothing to do: the server has no job now")
+                    logger.info("nothing to do: the server has no job now")
             except JobRefused as refused:
-                log.warning("job not committed; it can be run again", reason=str(refused))
+                logger.warning("job not committed; it can be run again", reason=str(refused))
                 worked = False
             except (ServerAway, PySparkException) as error:
                 if self._stopped.is_set():
                     break
-                log.error("job failed; it can be run again", error=str(error))
+                logger.error("job failed; it can be run again", error=str(error))
                 if self._settings.once:
                     return FAILED
                 worked = False
             except (Py4JError, OSError) as error:
-                log.error("Spark is gone; start the pipeline again", error=str(error))
+                logger.error("Spark is gone; start the pipeline again", error=str(error))
                 return FAILED
             if not worked:
                 if self._settings.once:
@@ -148,7 +148,7 @@ class Runner:
         return True
 
     def _start_session(self) -> SparkSession:
-        log.info("starting Spark", master=self._settings.master)
+        logger.info("starting Spark", master=self._settings.master)
         self.is_starting = True
         try:
             if self._stopped.is_set():  # a moment before it could interrupt us
@@ -202,12 +202,12 @@ class Runner:
         try:
             self._client.give_up(offer.job)
         except (ServerAway, JobRefused) as error:
-            log.info("the job ends by its lease", job=offer.job, reason=str(error))
+            logger.info("the job ends by its lease", job=offer.job, reason=str(error))
 
 
 def _tell(offer: JobOffer, counts: list[Row], seconds: float) -> None:
     wire_bytes = sum(row.wire_bytes for row in counts)
-    log.info(
+    logger.info(
         "job committed",
         job=offer.job,
         shard=offer.shard,

@@ -1,6 +1,6 @@
 """Buckets and the names in them: the namespace, in order.
 
-A stream's key is `bucket/stream`. Names that the shelf (see residents.py) does not know yet, or
+A stream's key is `bucket/stream`. Names that the store (see residents.py) does not know yet, or
 still knows though they are gone, stand here; the rest is asked from it, so that a million names at
 rest cost no memory and a page of a listing costs what the page holds.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict, SortedList
 
-from millstream.state.residents import EMPTY_SHELF, Shelf
+from millstream.state.residents import EMPTY_STORE, StreamStore
 
 
 class Retention(NamedTuple):
@@ -44,10 +44,10 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
 
 
 class Namespace:
-    def __init__(self, shelf: Shelf = EMPTY_SHELF) -> None:
+    def __init__(self, store: StreamStore = EMPTY_STORE) -> None:
         self.buckets: SortedDict[bytes, Bucket] = SortedDict()
         self.changed_buckets: set[bytes] = set()  # since the last checkpoint
-        self._shelf = shelf
+        self._store = store
         self._fresh: SortedList[bytes] = SortedList()
         self._news: dict[bytes, int] = {}  # key -> id of a new stream, or minus that of a gone one
 
@@ -86,13 +86,13 @@ class Namespace:
         self._news[key] = -stream_id
 
     def news(self) -> dict[bytes, int]:
-        """What the shelf will know once it has the checkpoint that is taken now."""
+        """What the store will know once it has the checkpoint that is taken now."""
         return self._news.copy()
 
-    def settle(self, shelved: dict[bytes, int]) -> None:
-        """The shelf knows these now."""
+    def settle(self, stored: dict[bytes, int]) -> None:
+        """The store knows these now."""
         unsaid = self._news
-        for key, news in shelved.items():
+        for key, news in stored.items():
             if unsaid.get(key) == news:
                 del unsaid[key]
         # All at once: to take thousands of them out one by one would hold everybody up.
@@ -101,8 +101,8 @@ class Namespace:
     def keys_from(self, first: bytes, *, inclusive: bool = True) -> Iterator[bytes]:
         """Keys in byte order, from `first` on."""
         fresh: Iterator[bytes] = self._fresh.irange(first, inclusive=(inclusive, True))
-        shelved = self._shelf.names(first, inclusive=inclusive)
-        yield from _merged(fresh, (key for key in shelved if key not in self._news))
+        stored = self._store.names(first, inclusive=inclusive)
+        yield from _merged(fresh, (key for key in stored if key not in self._news))
 
 
 def _merged(left: Iterator[bytes], right: Iterator[bytes]) -> Iterator[bytes]:

@@ -120,7 +120,7 @@ class OpenChanges:
         self._names = names
         self._shards = shards
         self.epoch = 1
-        self.shelved_epoch = 0  # changes up to and including this epoch are on the shelf
+        self.stored_epoch = 0  # changes up to and including this epoch are on the store
         self.dirty: list[list[Stream]] = [[] for _ in range(shards)]
         self.dirty_count = 0
         self.hot_bytes = [0] * shards  # content that is in no run yet
@@ -132,7 +132,7 @@ class OpenChanges:
         self.blobs: set[str] = set()  # whose number of uses changed
         self._removed_before: set[int] = set()  # told by a checkpoint that is on its way
         self._capture: Capture | None = None
-        self._unsettled: Capture | None = None  # not on the shelf yet
+        self._unsettled: Capture | None = None  # not on the store yet
 
     def touch(self, stream: Stream) -> None:
         """Called before anything about the stream changes."""
@@ -200,26 +200,26 @@ class OpenChanges:
         self._capture = None
 
     def settle(self, capture: Capture) -> None:
-        """The shelf has it all now. After an error it may be told again."""
+        """The store has it all now. After an error it may be told again."""
         if self._unsettled is not capture:
             return
         self._horizon.later(partial(self._forget_news, capture))
-        self.shelved_epoch = capture.epoch
+        self.stored_epoch = capture.epoch
         for captured in capture.streams:
-            log, shelved = captured.stream.log, len(captured.runs)
-            if shelved and log.runs is not None:
-                log.runs = log.runs[shelved:] or None
+            log, stored = captured.stream.log, len(captured.runs)
+            if stored and log.runs is not None:
+                log.runs = log.runs[stored:] or None
             captured.runs.clear()  # told again, they must not count twice
         self._unsettled = None
 
     def _forget_news(self, capture: Capture) -> None:
-        """The shelf is asked for these from now on."""
+        """The store is asked for these from now on."""
         self._removed_before.difference_update(capture.removed)
         self._residents.settle(capture.removed)
         self._names.settle(capture.news)
 
     def segment_names(self) -> set[str]:
-        """Segments that the shelf will hear of."""
+        """Segments that the store will hear of."""
         parts: list[OpenChanges | Capture] = [self]
         if self._unsettled is not None:
             parts.append(self._unsettled)
@@ -236,10 +236,10 @@ class OpenChanges:
         self._still_hot[shard][stream.stream_id] = stream
         self.hot_bytes[shard] += stream.log.tail_byte - stream.log.cold_byte
 
-    def is_shelved(self, stream: Stream) -> bool:
-        """Whether the shelf has the stream as it is, content and all."""
+    def is_stored(self, stream: Stream) -> bool:
+        """Whether the store has the stream as it is, content and all."""
         log = stream.log
-        return stream.epoch <= self.shelved_epoch and log.cold_byte == log.tail_byte
+        return stream.epoch <= self.stored_epoch and log.cold_byte == log.tail_byte
 
 
 def _sound(replacement: Replacement) -> Replacement:

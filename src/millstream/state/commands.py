@@ -76,7 +76,7 @@ class ExpireStream(Command, tag=5):
     stream_id: int
 
 
-class Mark(Command, tag=6):
+class NoOp(Command, tag=6):
     """Changes nothing; the last record of a clean stop."""
 
 
@@ -237,7 +237,7 @@ AnyCommand = (
     | DeleteStream
     | TouchStream
     | ExpireStream
-    | Mark
+    | NoOp
     | CreateBucket
     | DeleteBucket
     | PublishSnapshot
@@ -273,7 +273,7 @@ MAKES_ROOM: frozenset[type[Command]] = frozenset(
         UnlinkStream,
         PublishRuns,
         ReplaceSegments,
-        Mark,
+        NoOp,
     }
 )
 

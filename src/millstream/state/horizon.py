@@ -2,7 +2,7 @@
 
 What a command needs is brought into memory before it is submitted, so that applying it reads no
 file (preparation.py). Until it is applied, what memory knows must stay known: a stream that leaves,
-a name that does not exist, what a checkpoint has put on the shelf. So everything that is let go of
+a name that does not exist, what a checkpoint has put on the store. So everything that is let go of
 waits here until every command that was submitted by then is applied.
 """
 

@@ -33,7 +33,7 @@ from millstream.state.commands import (
     DeleteBucket,
     DeleteStream,
     ExpireStream,
-    Mark,
+    NoOp,
     PublishRuns,
     PublishSnapshot,
     ReplaceSegments,
@@ -55,7 +55,7 @@ from millstream.state.decisions import (
 from millstream.state.horizon import Horizon
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.preparation import Preparation
-from millstream.state.residents import EMPTY_SHELF, Residents, Shelf
+from millstream.state.residents import EMPTY_STORE, Residents, StreamStore
 from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
 from millstream.state.subscriptions import Subscriptions
 from millstream.state.swaps import Swaps
@@ -65,17 +65,17 @@ _APPENDED = Done.APPENDED  # looking it up in the class takes longer than one th
 
 class StateMachine:
     def __init__(
-        self, shards: int = 1, shelf: Shelf = EMPTY_SHELF, *, is_tail_lost: bool = False
+        self, shards: int = 1, store: StreamStore = EMPTY_STORE, *, is_tail_lost: bool = False
     ) -> None:
         self.shards = shards
         self.horizon = Horizon()
-        self.residents = Residents(shelf, self.horizon, is_tail_lost=is_tail_lost)
+        self.residents = Residents(store, self.horizon, is_tail_lost=is_tail_lost)
         self.find = self.residents.find
         self.find_by_id = self.residents.find_by_id
         self.look_up = self.residents.look_up
         self.by_id = self.residents.by_id
         self.births = 0  # streams ever created
-        self.names = Namespace(shelf)
+        self.names = Namespace(store)
         self.shared_blobs: dict[str, int] = {}  # blobs that forks share -> snapshots that are it
         self.ended: list[int] = []  # streams that ended since the engine last looked
         self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
@@ -83,7 +83,7 @@ class StateMachine:
         self._hot_bytes = self.changes.hot_bytes
         self.swaps = Swaps()
         self.subscriptions = Subscriptions(self)
-        self.prepare = Preparation(self, shelf).steps
+        self.prepare = Preparation(self, store).steps
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
             **self.subscriptions.appliers(),
             Append: self.apply_append,
@@ -91,7 +91,7 @@ class StateMachine:
             DeleteStream: self._apply_delete,
             TouchStream: self._apply_touch,
             ExpireStream: self._apply_expire,
-            Mark: _apply_mark,
+            NoOp: _apply_no_op,
             CreateBucket: self._apply_create_bucket,
             DeleteBucket: self._apply_delete_bucket,
             PublishSnapshot: self._apply_publish,
@@ -452,7 +452,7 @@ class StateMachine:
         self._set_snapshot(stream, None)
 
 
-def _apply_mark(command: Mark) -> Outcome:
+def _apply_no_op(command: NoOp) -> Outcome:
     return Done.NOTHING
 
 

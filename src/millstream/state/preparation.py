@@ -5,7 +5,7 @@ and will be applied first, so what is brought is what might be asked for whateve
 (or the knowledge that there is none), and the ancestors that the end of a stream may end with it.
 `Horizon` keeps all of it there until the command is applied.
 
-Where a log is replayed nobody prepares: the shelf is asked in the middle of it.
+Where a log is replayed nobody prepares: the store is asked in the middle of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from millstream.state.commands import (
     TouchStream,
     TrimStream,
 )
-from millstream.state.residents import Shelf
+from millstream.state.residents import StreamStore
 from millstream.state.stream import Stream
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ Steps = Iterator[None]
 
 
 class Preparation:
-    def __init__(self, machine: StateMachine, shelf: Shelf) -> None:
+    def __init__(self, machine: StateMachine, store: StreamStore) -> None:
         self._machine = machine
         self._residents = machine.residents
         self._horizon = machine.horizon
-        self._shelf = shelf
+        self._store = store
         self._ending: Counter[int] = Counter()  # streams that commands under way mean to end
         self._enders = 0  # commands under way that may each end a stream
         self._steps: dict[type, Callable[[Any], Steps]] = {
@@ -67,7 +67,7 @@ class Preparation:
         }
 
     def steps(self, command: AnyCommand) -> Steps:
-        """One look at the shelf each. Submit the command in the turn in which they end."""
+        """One look at the store each. Submit the command in the turn in which they end."""
         steps = self._steps.get(type(command))
         return iter(()) if steps is None else steps(command)
 

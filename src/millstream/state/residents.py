@@ -1,6 +1,6 @@
-"""Streams in memory, and the shelf where those rest that are not.
+"""Streams in memory, and the store where those rest that are not.
 
-A stream leaves memory only when the shelf has it as it is. Whoever still holds the object then
+A stream leaves memory only when the store has it as it is. Whoever still holds the object then
 keeps it findable, so there are never two objects of one stream; and so do the commands that are
 under way (horizon.py).
 """
@@ -20,7 +20,7 @@ from millstream.state.images import decode_image, forget_tail, restore_stream
 from millstream.state.stream import Stream
 
 
-class Shelf(Protocol):
+class StreamStore(Protocol):
     """Answers at once: it is asked in the middle of a request."""
 
     def find(self, path: bytes) -> bytes | None:
@@ -34,7 +34,7 @@ class Shelf(Protocol):
         ...
 
 
-class EmptyShelf:
+class EmptyStore:
     def find(self, path: bytes) -> bytes | None:
         return None
 
@@ -45,37 +45,37 @@ class EmptyShelf:
         return iter(())
 
 
-EMPTY_SHELF = EmptyShelf()
+EMPTY_STORE = EmptyStore()
 
 
 class Residents:
     def __init__(
         self,
-        shelf: Shelf = EMPTY_SHELF,
+        store: StreamStore = EMPTY_STORE,
         horizon: Horizon | None = None,
         *,
         is_tail_lost: bool = False,
     ) -> None:
         self.by_path: dict[bytes, Stream] = {}
         self.by_id: dict[int, Stream] = {}
-        self.removed: dict[int, None] = {}  # the shelf still has these, but they are no more
-        self.welcome: Callable[[Stream], None] = _ignore  # told of every stream that comes back
-        self._shelf = shelf
+        self.removed: dict[int, None] = {}  # the store still has these, but they are no more
+        self.on_loaded: Callable[[Stream], None] = _ignore  # told of every stream that comes back
+        self._store = store
         self._horizon = horizon or Horizon()
         self._is_tail_lost = is_tail_lost
         self._leaving: WeakValueDictionary[int, Stream] = WeakValueDictionary()
         self._leaving_by_path: WeakValueDictionary[bytes, Stream] = WeakValueDictionary()
-        self._absent: Counter[bytes | int] = Counter()  # names and ids that no shelf is asked for
+        self._absent: Counter[bytes | int] = Counter()  # names and ids that no store is asked for
 
     def find(self, path: bytes) -> Stream | None:
         stream = self.find_in_memory(path)
         if stream is not None:
             return stream
-        image = None if path in self._absent else self._shelf.find(path)
+        image = None if path in self._absent else self._store.find(path)
         return None if image is None else self._restore(image)
 
     def find_in_memory(self, path: bytes) -> Stream | None:
-        """The stream when no shelf has to be asked for it. One that was about to leave stays."""
+        """The stream when no store has to be asked for it. One that was about to leave stays."""
         stream = self.by_path.get(path)
         if stream is None:
             leaving = self._leaving_by_path.get(path)
@@ -96,14 +96,14 @@ class Residents:
     def _image_of(self, stream_id: int) -> bytes | None:
         if stream_id in self.removed or stream_id in self._absent:
             return None
-        return self._shelf.find_by_id(stream_id) if 0 < stream_id <= STORED_INTEGER_MAX else None
+        return self._store.find_by_id(stream_id) if 0 < stream_id <= STORED_INTEGER_MAX else None
 
     def look_up(self, path: bytes) -> Stream | None:
         """To be looked at only: one that is at rest stays there."""
         stream = self.by_path.get(path) or self._leaving_by_path.get(path)
         if stream is not None:
             return stream
-        image = self._shelf.find(path)
+        image = self._store.find(path)
         if image is None:
             return None
         stream, _ = restore_stream(image)
@@ -122,7 +122,7 @@ class Residents:
         )
 
     def note_absent(self, name: bytes | int) -> None:
-        """The shelf has no stream of this name or id. Whoever is created from now on is in memory
+        """The store has no stream of this name or id. Whoever is created from now on is in memory
         until the command that this is noted for, the next to be submitted, is applied."""
         self._absent[name] += 1
         self._horizon.later(partial(self._forget_absent, name), behind=1)
@@ -156,7 +156,7 @@ class Residents:
         self._leaving.pop(stream.stream_id, None)
         self._leaving_by_path.pop(stream.path, None)
         self.add(stream)
-        self.welcome(stream)
+        self.on_loaded(stream)
         return stream
 
     def add(self, stream: Stream) -> None:
@@ -173,12 +173,12 @@ class Residents:
         self._horizon.later(partial(self._forget_absent, stream.path))
 
     def settle(self, removed: list[int]) -> None:
-        """The shelf has forgotten these."""
+        """The store has forgotten these."""
         for stream_id in removed:
             self.removed.pop(stream_id, None)
 
     def evict(self, stream: Stream) -> None:
-        """The shelf has it as it is, and it holds nothing that is nowhere else."""
+        """The store has it as it is, and it holds nothing that is nowhere else."""
         del self.by_id[stream.stream_id]
         if self.by_path.get(stream.path) is stream:
             del self.by_path[stream.path]

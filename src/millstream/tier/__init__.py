@@ -7,6 +7,6 @@ backup.py         copies of the catalog in it
 segments.py       reads of cold content, by range, through a bounded cache
 shared_cache.py   what several threads want at once is loaded once
 catalog.py        all streams and where their cold content lies, in SQLite; catalog_*.py its parts
-shelf.py          the catalog as the state machine sees it
+store.py          the catalog as the state machine sees it
 blobs.py          snapshots, stored whole under a name
 """

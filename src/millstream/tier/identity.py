@@ -9,7 +9,7 @@ import structlog
 from millstream.errors import StartupError, StoreRefused, StoreUnavailable
 from millstream.tier.objects import ObjectStore
 
-log = structlog.get_logger("millstream.cold")
+logger = structlog.get_logger("millstream.cold")
 
 IDENTITY = "millstream.json"
 FORMAT = 1
@@ -27,7 +27,7 @@ def claim_store(objects: ObjectStore, store_id: str) -> None:
     except StoreRefused as error:
         raise StartupError(f"cannot use the cold store: {error.message}") from error
     except StoreUnavailable as error:
-        log.warning("the cold store does not answer; starting without it", error=error.message)
+        logger.warning("the cold store does not answer; starting without it", error=error.message)
         return
     if owner != store_id:
         raise StartupError(

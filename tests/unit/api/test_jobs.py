@@ -13,13 +13,13 @@ from millstream.api import jobs
 from millstream.api.errors import respond_error
 from millstream.api.jobs import JobRoutes
 from millstream.clock import ManualClock
-from millstream.engine.compaction import Policy
-from millstream.engine.job_table import JobTable
 from millstream.errors import DamagedData, JobConflict, StreamError
 from millstream.faults import Faults
 from millstream.formats.jobs import ColdPlace, TaskResult, decode_task, encode_task
 from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
+from millstream.jobs.compaction import Policy
+from millstream.jobs.table import JobTable
 from millstream.tier.catalog import Decay, SegmentSpan, SegmentUse
 from tests.unit.api.fake_request import FakeRequest
 

@@ -16,8 +16,8 @@ from millstream.protocol.offsets import Offset
 from millstream.state.log import Log
 from millstream.state.stream import Stream
 from tests.unit.api.fake_body import FakeBody
+from tests.unit.cold.cold_world import ColdWorld
 from tests.unit.effort import briefer
-from tests.unit.engine.cold_world import ColdWorld
 
 WAITS_MAX = 2000
 
@@ -45,16 +45,16 @@ class Reading:
 
     def __init__(self, world: ColdWorld) -> None:
         self.world = world
-        world.windows.start(asyncio.get_running_loop())
+        world.cold_reads.start(asyncio.get_running_loop())
         self.faults = Faults()
         self.renewed: list[Stream] = []
-        self.answers = LongAnswers(world, world.windows, self.faults, self.renewed.append)
+        self.answers = LongAnswers(world, world.cold_reads, self.faults, self.renewed.append)
 
     async def begin(self, stream: Stream, byte: int = 0, *, is_slow: bool = True) -> FakeBody:
         """An answer from a byte to the tail as it is now."""
         body = FakeBody(is_slow=is_slow)
         place = Offset(None, byte)
-        window = self.world.windows.in_memory(stream, place, 100)
+        window = self.world.cold_reads.in_memory(stream, place, 100)
         if window is None:
             window = await self.world.loaded(stream, place, 100)
         self.answers.begin(body.stream, stream, byte, stream.log.tail_byte, window)
@@ -289,11 +289,11 @@ def test_too_many_cold_reads_elsewhere_make_an_answer_wait_not_fail(
         world.freeze(stream, 5)
         body = await told.begin(stream)
         await told.settle(body)
-        world.windows.loading += 1000
+        world.cold_reads.loading += 1000
         body.drain()
         await asyncio.sleep(0.05)
         assert not body.ended
-        world.windows.loading -= 1000
+        world.cold_reads.loading -= 1000
         assert await told.read_all(body) == expected
 
     reading(world, story)

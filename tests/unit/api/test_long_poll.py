@@ -7,7 +7,7 @@ import pytest
 from millstream.api.arguments import Query
 from millstream.api.long_poll import LongPolls
 from millstream.api.reads import Reads
-from millstream.engine.windows import Windows
+from millstream.cold.cold_reads import ColdReads
 from millstream.errors import InvalidOffset, InvalidRequest, StreamNotFound
 from millstream.protocol.cursors import current_cursor
 from millstream.state.commands import Append
@@ -23,7 +23,7 @@ class Library:
     def __init__(self, **fields: Any) -> None:
         self.world = World()
         self.stream = self.world.create(data=b"one", count=1, **fields)
-        windows = Windows(self.world.machine, None, None, 1)
+        windows = ColdReads(self.world.machine, None, None, 1)
         reads = Reads(self.world.engine, windows, self.world.clock, "0" * 32, 1000, UNCOMPRESSED)
         self.polls = LongPolls(
             self.world.engine, reads, self.world.clock, self.world.loop.asyncio_loop, 20.0

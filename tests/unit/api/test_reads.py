@@ -16,7 +16,7 @@ from millstream.api.reads import (
     tail_position,
     wanted_offset,
 )
-from millstream.engine.windows import Windows
+from millstream.cold.cold_reads import ColdReads
 from millstream.errors import InvalidOffset
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Stream
@@ -40,9 +40,9 @@ def header_names(stream: Stream, page: Page) -> set[bytes]:
     return {line.partition(b":")[0] for line in lines}
 
 
-def windows_on(world: World) -> Windows:
+def windows_on(world: World) -> ColdReads:
     """Of streams that are all in memory."""
-    return Windows(world.machine, None, None, 1)
+    return ColdReads(world.machine, None, None, 1)
 
 
 def located(stream: Stream, token: bytes | None) -> Position:

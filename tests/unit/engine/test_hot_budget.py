@@ -13,7 +13,7 @@ from millstream.engine.hot_budget import HotBudget
 from millstream.errors import HotBudgetUsed
 from millstream.faults import Faults
 from millstream.journal.contract import Entry
-from millstream.state.commands import Mark
+from millstream.state.commands import NoOp
 from millstream.state.outcomes import Outcome
 from tests.unit.engine.world import FakeLoop
 
@@ -28,7 +28,7 @@ class Desk:
         self.budget.start(asyncio.get_running_loop())
 
     def bring(self, shard: int, name: str) -> None:
-        entry: Entry = (Mark(0), self._told, name)
+        entry: Entry = (NoOp(0), self._told, name)
         self.budget.submit(shard, entry)
 
     def _told(self, name: str, outcome: Outcome) -> None:
@@ -112,7 +112,7 @@ def test_a_reply_that_fails_costs_the_others_nothing() -> None:
     budget.start(FakeLoop(ManualClock()).asyncio_loop)
     budget.set_full(frozenset({0}), is_store_failing=False)
     for number, each in enumerate((reply, fail, reply)):
-        budget.submit(0, (Mark(0), each, number))
+        budget.submit(0, (NoOp(0), each, number))
     budget.set_full(frozenset({0}), is_store_failing=True)
     assert told == [(0, HotBudgetUsed), (2, HotBudgetUsed)]
     assert faults.counts["reply"] == 1

@@ -7,7 +7,7 @@ from millstream.errors import StreamNotFound
 from millstream.state.commands import Append, ExpireStream, TouchStream
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
-from tests.support.memory_shelf import MemoryShelf
+from tests.support.memory_store import MemoryStore
 from tests.unit.engine.world import FakeWatcher, World
 from tests.unit.state.tiered import Tiered
 
@@ -336,13 +336,13 @@ class RestingWorld:
     """A world whose streams leave memory as soon as a checkpoint has them."""
 
     def __init__(self) -> None:
-        self.shelf = MemoryShelf()
-        self.world = World(StateMachine(1, self.shelf), self.shelf)
+        self.store = MemoryStore()
+        self.world = World(StateMachine(1, self.store), self.store)
         self.tiered = Tiered()
-        self.tiered.shelf, self.tiered.machine = self.shelf, self.world.machine
+        self.tiered.store, self.tiered.machine = self.store, self.world.machine
 
     def rest(self) -> None:
-        """Everything is on the shelf, and whoever cares was told, as after a checkpoint."""
+        """Everything is on the store, and whoever cares was told, as after a checkpoint."""
         self.tiered.lsn = self.world.engine.applied_lsn
         self.tiered.checkpoint()
         self.tiered.evict()
@@ -382,7 +382,7 @@ def test_a_stream_at_rest_that_expired_while_the_server_was_down_goes_at_the_sta
     resting.world.create(b"a", ttl_ms=TTL_MS)
     resting.rest()
     resting.tiered.restart()
-    later = World(resting.tiered.machine, resting.shelf, start_ms=resting.world.now_ms + TTL_MS)
+    later = World(resting.tiered.machine, resting.store, start_ms=resting.world.now_ms + TTL_MS)
     later.commit()
     assert later.journal.count(ExpireStream) == 1
     assert list(later.machine.names.keys_from(b"")) == []
@@ -406,10 +406,10 @@ def test_a_stream_that_came_back_and_was_renewed_is_not_ended_by_its_old_deadlin
     assert list(world.machine.names.keys_from(b"")) == []
 
 
-def test_streams_that_the_shelf_has_not_forgotten_yet_do_not_hide_others(
+def test_streams_that_the_store_has_not_forgotten_yet_do_not_hide_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ended ones stay due on the shelf until the next checkpoint."""
+    """Ended ones stay due on the store until the next checkpoint."""
     monkeypatch.setattr(lifetimes_module, "DUE_STREAMS_AT_ONCE", 2)
     resting = RestingWorld()
     world = resting.world

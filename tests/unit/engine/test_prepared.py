@@ -32,7 +32,7 @@ from millstream.state.commands import (
 )
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done, Outcome
-from tests.support.memory_shelf import MemoryShelf
+from tests.support.memory_store import MemoryStore
 from tests.unit.effort import brief
 from tests.unit.engine.world import World
 from tests.unit.state.command_sequences import Step, Teller, followed, steps_of
@@ -44,7 +44,7 @@ from tests.unit.state.tiered import Stage, Tiered
 HOOK = "https://hooks.example/in"
 
 
-class GuardedShelf(MemoryShelf):
+class GuardedStore(MemoryStore):
     """Tells who asks it, and does not answer in the middle of an apply."""
 
     def __init__(self, shards: int) -> None:
@@ -54,7 +54,7 @@ class GuardedShelf(MemoryShelf):
         self.error: OSError | None = None
 
     def _asked(self) -> None:
-        assert not self.is_applying, "apply asks the shelf"
+        assert not self.is_applying, "apply asks the store"
         self.reads += 1
         if self.error is not None:
             raise self.error
@@ -75,13 +75,13 @@ class GuardedShelf(MemoryShelf):
 
 
 class RestingWorld:
-    """An engine whose streams rest on a shelf; commands wait in the journal until `commit`."""
+    """An engine whose streams rest on a store; commands wait in the journal until `commit`."""
 
     def __init__(self, shards: int = 1) -> None:
-        self.shelf = GuardedShelf(shards)
+        self.store = GuardedStore(shards)
         self.tiered = Tiered(shards)
-        self.tiered.shelf = self.shelf
-        self.machine = self.tiered.machine = StateMachine(shards, self.shelf)
+        self.tiered.store = self.store
+        self.machine = self.tiered.machine = StateMachine(shards, self.store)
         for name in ("apply", "apply_append"):
             setattr(self.machine, name, self._guarded(getattr(self.machine, name)))
         self.world = World(self.machine, start_ms=NOW_MS)
@@ -89,11 +89,11 @@ class RestingWorld:
 
     def _guarded(self, apply: Callable[[Any], Outcome]) -> Callable[[Any], Outcome]:
         def guarded(command: Any) -> Outcome:
-            self.shelf.is_applying = True
+            self.store.is_applying = True
             try:
                 return apply(command)
             finally:
-                self.shelf.is_applying = False
+                self.store.is_applying = False
 
         return guarded
 
@@ -370,13 +370,13 @@ def test_a_catalog_that_cannot_be_read_refuses_the_command_and_changes_nothing(
 ) -> None:
     world, command, _ = scene()
     world.rest()
-    world.shelf.error = OSError(errno.EIO, "Input/output error")
-    reads = world.shelf.reads
+    world.store.error = OSError(errno.EIO, "Input/output error")
+    reads = world.store.reads
     outcome = world.do(command)
     assert isinstance(outcome, CatalogUnavailable), outcome
-    assert world.shelf.reads > reads
+    assert world.store.reads > reads
     assert world.engine.failure is None
-    world.shelf.error = None
+    world.store.error = None
     before = describe(world.machine)
     world.world.outcomes.clear()
     world.submit(command)
@@ -410,7 +410,7 @@ def names_known(world: RestingWorld, command: AnyCommand) -> bool:
 
 @brief
 @given(stories, st.sampled_from([1, 3]), st.sampled_from([1, 2, 64]))
-def test_no_apply_ever_asks_the_shelf(
+def test_no_apply_ever_asks_the_store(
     story: list[tuple[Step, list[int]]], shards: int, steps_per_turn: int
 ) -> None:
     engine_module.PREPARE_STEPS_PER_TURN = steps_per_turn  # type: ignore[attr-defined]

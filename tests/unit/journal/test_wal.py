@@ -21,7 +21,7 @@ from millstream.errors import (
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry
 from millstream.journal.reserve import Reserve
 from millstream.journal.wal import WalJournal
-from millstream.state.commands import Mark, decode_command
+from millstream.state.commands import NoOp, decode_command
 from tests.unit.journal.fake_disk import FakeDisk
 from tests.unit.journal.listeners import PATIENCE_SECONDS, Listener, entry, ignore
 from tests.unit.journal.log_files import FOLDER, recover, writer_on
@@ -282,7 +282,7 @@ def test_commands_that_waited_behind_a_failing_batch_are_refused_with_it() -> No
 
 
 def test_close_returns_though_a_command_came_after_the_failure() -> None:
-    """What a stop does: the last Mark is submitted and the journal closed at once."""
+    """What a stop does: the last NoOp is submitted and the journal closed at once."""
 
     async def story() -> None:
         desk = Desk()
@@ -429,7 +429,7 @@ def test_on_a_full_disk_what_makes_room_is_taken_in_its_order(tmp_path: Path) ->
             desk.journal.declare_full()
             assert not (tmp_path / "reserve").exists()
             for number in range(2, 8):
-                mark: Entry = (Mark(number), ignore, number)
+                mark: Entry = (NoOp(number), ignore, number)
                 desk.journal.submit(mark if number % 2 else entry(number))
             await desk.listener.wait_for(7)
             assert desk.listener.numbers == [1, 3, 5, 7]

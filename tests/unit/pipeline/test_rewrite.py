@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from millstream.engine.compaction import check_result
 from millstream.errors import ResultRefused
 from millstream.formats.jobs import TaskInput, TaskResult, decode_result, decode_task, encode_task
+from millstream.jobs.compaction import check_result
 from millstream.pipeline.rewrite import Target, rewrite
 from millstream.tier.objects import ColdSettings, ObjectStore
 from tests.unit.pipeline.test_merge import Streams

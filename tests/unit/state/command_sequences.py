@@ -27,7 +27,7 @@ from millstream.state.commands import (
     ExpireStream,
     IssueWake,
     LinkStreams,
-    Mark,
+    NoOp,
     PublishRuns,
     PublishSnapshot,
     ReportDelivery,
@@ -106,7 +106,7 @@ class Teller:
             case "unbucket":
                 return DeleteBucket(now_ms, BUCKETS[step.which % 4])
             case _:
-                return Mark(now_ms)
+                return NoOp(now_ms)
 
     def _flush(self, step: Step, first: Stream) -> AnyCommand:
         """A segment is uploaded, and published at once or when much has happened since."""
@@ -119,7 +119,7 @@ class Teller:
         if step.verb == "flush":
             return command
         self._gathered.append(command)
-        return self._gathered.pop(0) if len(self._gathered) > 2 else Mark(self.now_ms)
+        return self._gathered.pop(0) if len(self._gathered) > 2 else NoOp(self.now_ms)
 
     def _follow(self, step: Step, stream: Stream) -> AnyCommand:
         """Something about a subscription, as often as not one that has work."""

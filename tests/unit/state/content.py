@@ -9,7 +9,7 @@ from millstream.state.images import restore_stream
 from millstream.state.log import Log
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Stream
-from tests.support.memory_shelf import MemoryShelf
+from tests.support.memory_store import MemoryStore
 
 Objects = dict[tuple[str, Run], tuple[bytes, ...]]  # what a run holds, message by message
 Messages = dict[int, tuple[int, bytes]]  # ordinal -> where it begins, and it
@@ -21,17 +21,17 @@ class Contents:
     def __init__(
         self,
         machine: StateMachine,
-        shelf: MemoryShelf | None = None,
+        store: MemoryStore | None = None,
         objects: Objects | None = None,
     ) -> None:
         self.machine = machine
-        self.shelf = MemoryShelf(machine.shards) if shelf is None else shelf
+        self.store = MemoryStore(machine.shards) if store is None else store
         self.objects: Objects = {} if objects is None else objects
 
     def streams(self) -> Iterator[Stream]:
         by_id = self.machine.by_id
         yield from by_id.values()
-        for row in list(self.shelf.rows()):
+        for row in list(self.store.rows()):
             if row.stream_id not in by_id and row.stream_id not in self.machine.residents.removed:
                 yield self.peek(row.stream_id)
 
@@ -39,16 +39,16 @@ class Contents:
         stream = self.machine.by_id.get(stream_id)
         if stream is not None:
             return stream
-        image = self.shelf.find_by_id(stream_id)
+        image = self.store.find_by_id(stream_id)
         assert image is not None, f"stream {stream_id} is nowhere"
         stream, missing_bytes = restore_stream(image)
         assert missing_bytes == 0, f"{stream.path!r} left memory with unpublished content"
         return stream
 
     def runs(self, stream: Stream) -> list[tuple[Segment, Run]]:
-        """Those on the shelf, and those it will be told of."""
+        """Those on the store, and those it will be told of."""
         found = {run.first_ordinal: (segment, run) for segment, run in stream.log.runs or []}
-        for segment, run in self.shelf.runs_of(stream.stream_id):
+        for segment, run in self.store.runs_of(stream.stream_id):
             assert found.setdefault(run.first_ordinal, (segment, run)) == (segment, run)
         return [found[ordinal] for ordinal in sorted(found)]
 

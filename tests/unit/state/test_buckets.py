@@ -55,7 +55,7 @@ def test_a_walk_may_begin_at_or_behind_any_key(wanted: set[bytes], first: bytes)
 
 
 class Names:
-    """A shelf of nothing but names."""
+    """A store of nothing but names."""
 
     def __init__(self, names: set[bytes]) -> None:
         self._names = names
@@ -73,40 +73,40 @@ class Names:
 @given(st.sets(keys, max_size=20), st.sets(keys, max_size=20), st.sets(keys, max_size=20), keys)
 @brief
 def test_names_at_rest_and_news_about_them_are_listed_as_one(
-    shelved: set[bytes], removed: set[bytes], added: set[bytes], first: bytes
+    stored: set[bytes], removed: set[bytes], added: set[bytes], first: bytes
 ) -> None:
-    shelf = Names(shelved)
-    names = Namespace(shelf)
+    store = Names(stored)
+    names = Namespace(store)
     for bucket in (b"aaaa", b"aaaa-", b"bbbb"):
-        count = sum(split_key(key)[0] == bucket for key in shelved)
+        count = sum(split_key(key)[0] == bucket for key in stored)
         names.add_bucket(bucket, NOW_MS).streams = count
-    for key in removed & shelved:
+    for key in removed & stored:
         names.remove(key, 1)
-    for key in added - (shelved - removed):
+    for key in added - (stored - removed):
         names.add(key, 2, NOW_MS)
-    expected = sorted((shelved - removed) | added)
+    expected = sorted((stored - removed) | added)
     told = names.news()
-    for _ in range(2):  # before and after the shelf knows
+    for _ in range(2):  # before and after the store knows
         assert list(names.keys_from(b"")) == expected
         assert list(names.keys_from(first)) == [key for key in expected if key >= first]
         behind = [key for key in expected if key > first]
         assert list(names.keys_from(first, inclusive=False)) == behind
         assert len(names) == len(expected)
-        shelf._names = set(expected)
+        store._names = set(expected)
         names.settle(told)
     assert names.news() == {}
 
 
 def test_news_that_came_after_a_checkpoint_was_taken_stay_news() -> None:
-    shelf = Names(set())
-    names = Namespace(shelf)
+    store = Names(set())
+    names = Namespace(store)
     for key in (b"aaaa/x", b"aaaa/y", b"aaaa/z"):
         names.add(key, 1, NOW_MS)
     told = names.news()
     names.remove(b"aaaa/x", 1)
     names.remove(b"aaaa/y", 1)
     names.add(b"aaaa/y", 2, NOW_MS)
-    shelf._names = {b"aaaa/x", b"aaaa/y", b"aaaa/z"}
+    store._names = {b"aaaa/x", b"aaaa/y", b"aaaa/z"}
     names.settle(told)
     assert names.news() == {b"aaaa/x": -1, b"aaaa/y": 2}
     assert list(names.keys_from(b"")) == [b"aaaa/y", b"aaaa/z"]

@@ -11,7 +11,7 @@ from millstream.state.commands import (
     DeleteBucket,
     DeleteStream,
     ExpireStream,
-    Mark,
+    NoOp,
     PublishSnapshot,
     TouchStream,
     decode_command,
@@ -27,7 +27,7 @@ EVERY_KIND: list[AnyCommand] = [
     DeleteStream(5, 7),
     TouchStream(5, 7),
     ExpireStream(5, 7),
-    Mark(5),
+    NoOp(5),
     CreateBucket(5, b"name"),
     DeleteBucket(5, b"name"),
     PublishSnapshot(5, 7, 2, 9, "7-2-cafe", b"a/b; c=d", 2**27, "0f" * 32),
@@ -79,7 +79,7 @@ def test_a_command_written_before_a_field_was_added_still_reads() -> None:
         ([3, 5, 7], DeleteStream(5, 7)),
         ([4, 5, 7], TouchStream(5, 7)),
         ([5, 5, 7], ExpireStream(5, 7)),
-        ([6, 5], Mark(5)),
+        ([6, 5], NoOp(5)),
     ],
 )
 def test_every_kind_keeps_its_number_for_ever(written: list[object], command: AnyCommand) -> None:

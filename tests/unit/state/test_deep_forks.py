@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from millstream.engine.window_plans import Plan
+from millstream.cold.read_plans import Plan
 from millstream.protocol.offsets import Offset
-from millstream.state.commands import Mark
+from millstream.state.commands import NoOp
 from millstream.state.outcomes import Done
 from tests.unit.state.store import Store
 from tests.unit.state.tiered import Tiered
@@ -84,12 +84,12 @@ def test_a_chain_rests_restarts_and_goes_as_a_whole() -> None:
     store = chain(depth)
     tiered = Tiered(1, store.objects)
     tiered.machine, machine = store.machine, store.machine
-    tiered.machine.residents._shelf = tiered.shelf
+    tiered.machine.residents._store = tiered.store
     for number in range(depth):
         store.flush(name(number))
     for number in range(depth - 1):
         store.delete(name(number))
-    tiered.apply(Mark(store.now_ms))
+    tiered.apply(NoOp(store.now_ms))
     tiered.checkpoint()
     tiered.evict()
     tiered.restart()

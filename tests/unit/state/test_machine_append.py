@@ -15,7 +15,7 @@ from millstream.errors import (
     StreamGone,
     StreamNotFound,
 )
-from millstream.state.commands import Append, Mark
+from millstream.state.commands import Append, NoOp
 from millstream.state.decisions import decide_append, is_final
 from millstream.state.outcomes import Done
 from tests.unit.state.store import JSON, TEXT, Store, image_bytes
@@ -295,5 +295,5 @@ def test_only_what_a_command_under_way_could_heal_is_not_final(
 def test_a_mark_changes_nothing() -> None:
     store = troubled_store()
     before = image_bytes(store.machine)
-    assert store.machine.apply(Mark(store.now_ms)) is Done.NOTHING
+    assert store.machine.apply(NoOp(store.now_ms)) is Done.NOTHING
     assert image_bytes(store.machine) == before

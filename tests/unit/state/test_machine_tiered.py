@@ -18,7 +18,7 @@ from tests.unit.state.tiered import Tiered
 
 
 class Nudge(NamedTuple):
-    """What happens to memory and the shelf between two commands."""
+    """What happens to memory and the store between two commands."""
 
     what: str
     a: int

@@ -1,11 +1,11 @@
-"""Streams that rest on the shelf: who is found there, who is not, and as what."""
+"""Streams that rest on the store: who is found there, who is not, and as what."""
 
 from __future__ import annotations
 
 import pytest
 
 from millstream.errors import MissingContent
-from millstream.state.commands import Mark
+from millstream.state.commands import NoOp
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
 from millstream.state.stream import Stream
@@ -16,7 +16,7 @@ from tests.unit.state.tiered import Tiered
 
 
 class RestingStore(Followers):
-    """A store with a shelf; `rest` takes everything that can go out of memory."""
+    """A store with a store; `rest` takes everything that can go out of memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class RestingStore(Followers):
         self.machine = self.tiered.machine
 
     def rest(self) -> int:
-        self.tiered.apply(Mark(self.now_ms))  # commands go to the machine itself: none to replay
+        self.tiered.apply(NoOp(self.now_ms))  # commands go to the machine itself: none to replay
         self.tiered.checkpoint()
         return self.tiered.evict()
 
@@ -81,7 +81,7 @@ def test_a_stream_that_changed_since_the_last_checkpoint_stays() -> None:
     assert store.rest() == 1
 
 
-def test_a_removed_stream_does_not_come_back_from_the_shelf() -> None:
+def test_a_removed_stream_does_not_come_back_from_the_store() -> None:
     store = RestingStore()
     store.create(b"a")
     stream_id = store[b"a"].stream_id
@@ -93,11 +93,11 @@ def test_a_removed_stream_does_not_come_back_from_the_shelf() -> None:
         assert store.machine.find_by_id(stream_id) is None
         assert list(store.machine.names.keys_from(b"")) == []
         store.rest()
-    assert store.tiered.shelf.find_by_id(stream_id) is None
+    assert store.tiered.store.find_by_id(stream_id) is None
 
 
 def test_a_removed_stream_whose_newest_content_was_in_the_checkpoint_is_not_missed() -> None:
-    """The shelf still has its image, with content that nobody holds any more."""
+    """The store still has its image, with content that nobody holds any more."""
     store = RestingStore()
     store.create(b"a", b"unpublished")
     stream_id = store[b"a"].stream_id
@@ -131,14 +131,14 @@ def test_a_stream_whose_tail_is_lost_is_an_error_unless_that_is_known() -> None:
     store.flush(b"a", 2)
     store.rest()
     with pytest.raises(MissingContent):
-        StateMachine(1, store.tiered.shelf).find(b"a")
-    known = StateMachine(1, store.tiered.shelf, is_tail_lost=True)
+        StateMachine(1, store.tiered.store).find(b"a")
+    known = StateMachine(1, store.tiered.store, is_tail_lost=True)
     stream = known.find(b"a")
     assert stream is not None
     assert stream.tail == "0000000000000002_0000000000000006"
     assert not stream.closed
     assert stream.producers is None  # a retry of what is lost is no duplicate
-    assert Contents(known, store.tiered.shelf, store.objects).messages(stream) == [b"one", b"two"]
+    assert Contents(known, store.tiered.store, store.objects).messages(stream) == [b"one", b"two"]
 
 
 def test_followers_of_a_stream_at_rest_hear_of_what_it_gets() -> None:
@@ -180,7 +180,7 @@ def test_the_last_fork_takes_a_deleted_source_at_rest_with_it() -> None:
     assert store.tiered.contents.messages(found(store, b"f")) == [b"one"]
     store.delete(b"f")
     store.rest()
-    assert list(store.tiered.shelf.rows()) == []
+    assert list(store.tiered.store.rows()) == []
     assert store.create(b"a") is Done.CREATED
 
 

@@ -12,12 +12,12 @@ from itertools import pairwise
 from millstream.formats.changes import Changes
 from millstream.formats.images import HotContent
 from millstream.state.changes import Capture
-from millstream.state.commands import AnyCommand, Mark
+from millstream.state.commands import AnyCommand, NoOp
 from millstream.state.images import restore_hot, restore_stream
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Outcome
 from millstream.state.records import restore_records, take_records
-from tests.support.memory_shelf import MemoryShelf
+from tests.support.memory_store import MemoryStore
 from tests.unit.state.content import Contents, Objects
 
 
@@ -28,14 +28,14 @@ class Stage(IntEnum):
     TAKING = auto()  # streams are taken, a few at a time
     TAKEN = auto()
     STORED = auto()  # the checkpoint file is there
-    MERGING = auto()  # some parts of the shelf have it
+    MERGING = auto()  # some parts of the store have it
     MERGED = auto()
 
 
 class Tiered:
     def __init__(self, shards: int = 1, objects: Objects | None = None) -> None:
-        self.shelf = MemoryShelf(shards)
-        self.machine = StateMachine(shards, self.shelf)
+        self.store = MemoryStore(shards)
+        self.machine = StateMachine(shards, self.store)
         self.objects: Objects = {} if objects is None else objects
         self.lsn = 0
         self.stage = Stage.IDLE
@@ -45,7 +45,7 @@ class Tiered:
 
     @property
     def contents(self) -> Contents:
-        return Contents(self.machine, self.shelf, self.objects)
+        return Contents(self.machine, self.store, self.objects)
 
     def apply(self, command: AnyCommand) -> Outcome:
         self.lsn += 1
@@ -71,7 +71,7 @@ class Tiered:
         elif self.stage < Stage.MERGED:
             assert self._file is not None
             self.stage = Stage(self.stage + 1)
-            self.shelf.merge(self._file[0], 1 if self.stage is Stage.MERGING else None)
+            self.store.merge(self._file[0], 1 if self.stage is Stage.MERGING else None)
         else:
             changes.settle(self._capture)
             self._capture, self.stage = None, Stage.IDLE
@@ -91,8 +91,8 @@ class Tiered:
     # Memory
 
     def evict(self, every: int = 1) -> int:
-        """Every so manyth stream that the shelf has as it is leaves memory; how many did."""
-        rested = [s for s in self.machine.by_id.values() if self.machine.changes.is_shelved(s)]
+        """Every so manyth stream that the store has as it is leaves memory; how many did."""
+        rested = [s for s in self.machine.by_id.values() if self.machine.changes.is_stored(s)]
         for stream in rested[::every]:
             stream.log.drop(stream.log.tail_ordinal, stream.log.tail_byte)
             self.machine.residents.evict(stream)
@@ -105,21 +105,21 @@ class Tiered:
 
     def wake_all(self) -> None:
         """Everybody comes back into memory."""
-        for row in list(self.shelf.rows()):
+        for row in list(self.store.rows()):
             self.machine.find_by_id(row.stream_id)
 
     def restart(self) -> None:
-        """Memory is lost. The newest checkpoint file, the shelf and the journal are not."""
+        """Memory is lost. The newest checkpoint file, the store and the journal are not."""
         lsn, hot = 0, list[HotContent]()
         if self._file is not None:
             changes, hot = self._file
-            self.shelf.merge(changes)
+            self.store.merge(changes)
             lsn = changes.lsn
         self._capture, self.stage = None, Stage.IDLE
-        self.machine = StateMachine(self.shelf.shards, self.shelf)
-        restore_records(self.machine, self.shelf.records())
+        self.machine = StateMachine(self.store.shards, self.store)
+        restore_records(self.machine, self.store.records())
         for content in hot:
-            image = self.shelf.find_by_id(content.stream_id)
+            image = self.store.find_by_id(content.stream_id)
             assert image is not None
             stream, missing_bytes = restore_stream(image)
             restore_hot(stream.log, content)
@@ -131,7 +131,7 @@ class Tiered:
 
     def check(self) -> None:
         """What must hold at any moment."""
-        changes, shards = self.machine.changes, self.shelf.shards
+        changes, shards = self.machine.changes, self.store.shards
         hot_bytes = [0] * shards
         for stream_id, stream in self.machine.by_id.items():
             hot_bytes[stream_id % shards] += stream.log.tail_byte - stream.log.cold_byte
@@ -141,14 +141,14 @@ class Tiered:
             expected = sorted(i for i in hot if i % shards == shard)
             assert [stream.stream_id for stream in changes.hot_streams(shard)] == expected
         if self.stage is not Stage.MERGING:
-            self.check_shelf()
+            self.check_store()
 
-    def check_shelf(self) -> None:
+    def check_store(self) -> None:
         """The runs of a stream follow each other and end where its cold content ends."""
-        for row in self.shelf.rows():
+        for row in self.store.rows():
             stream = restore_stream(row.image).stream
             log = stream.log
-            runs = [run for _, run in self.shelf.runs_of(row.stream_id)]
+            runs = [run for _, run in self.store.runs_of(row.stream_id)]
             for run, following in pairwise(runs):
                 assert (following.first_ordinal, following.first_byte) == (
                     run.end_ordinal,
@@ -171,7 +171,7 @@ def restarted(machine: StateMachine) -> StateMachine:
     assert machine.changes.epoch == 1
     tiered = Tiered(machine.shards)
     tiered.machine = machine
-    tiered.apply(Mark(0))
+    tiered.apply(NoOp(0))
     while tiered.stage < Stage.STORED:
         tiered.advance()
     tiered.restart()

@@ -1,0 +1,84 @@
+"""Blob work off the loop: store, load, and delete what nobody refers to any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from millstream.cold.pending_objects import PendingObjects
+from millstream.engine.off_loop import OffLoop
+from millstream.engine.upkeep import Upkeep
+from millstream.faults import Faults
+from millstream.state.machine import StateMachine
+from millstream.tier.blobs import SNAPSHOTS, BlobStore
+
+logger = structlog.get_logger("millstream.blobs")
+
+THREADS = 4  # a few large bodies at a time; more would only fight for the same disk
+
+Result = TypeVar("Result")
+
+
+class BlobWorker:
+    def __init__(
+        self,
+        store: BlobStore,
+        machine: StateMachine,
+        pending: PendingObjects | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self.store = store
+        self._pending = pending or PendingObjects()
+        self._machine = machine
+        self._threads = OffLoop("blobs", THREADS)
+        self._upkeep = Upkeep(faults or Faults(), "blobs", seconds_min=0.0, seconds_max=0.0)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._threads.start(loop)
+
+    def run(self, work: Callable[[], Result], done: Callable[[Result | OSError], None]) -> None:
+        """Does the work on a thread and calls `done` on the loop with its result or its error.
+
+        Whoever waits is always told: after an error that nobody expected, that it did not work.
+        """
+
+        def finished(result: Result | Exception) -> None:
+            if not isinstance(result, Exception):
+                self._upkeep.worked()
+            elif not isinstance(result, OSError):
+                self._upkeep.failed(result, "")
+                result = OSError("an unexpected error, see the log")
+            self._upkeep.tell(done, result)
+
+        self._threads.run(work, finished)
+
+    def hold(self, name: str) -> None:
+        """The blob is on its way into the state: nobody refers to it yet, but will."""
+        self._pending.add(SNAPSHOTS + name)
+
+    def release(self, name: str) -> None:
+        self._pending.remove(SNAPSHOTS + name)
+
+    def collect(self) -> None:
+        """Called after every batch: deletes what the batch made useless.
+
+        For blobs in memory. In the cold store they have to wait, see cold/garbage.py.
+        """
+        if self._machine.unused_blobs:
+            names, self._machine.unused_blobs = self._machine.unused_blobs, []
+            self.run(lambda: self._delete(names), _log_failure)
+
+    def _delete(self, names: list[str]) -> None:
+        for name in names:
+            self.store.delete(name)
+
+    def close(self) -> None:
+        self._threads.close()
+
+
+def _log_failure(outcome: OSError | None) -> None:
+    if outcome is not None:
+        logger.warning("an unused blob stays until the next start", error=str(outcome))

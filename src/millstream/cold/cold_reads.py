@@ -1,0 +1,381 @@
+"""ColdReads: reading what is not in memory.
+
+A window is a log that holds a contiguous range of one stream, whatever the range is made of: blocks
+in memory, runs in the object store, a part that a fork inherited. It begins on a boundary, at or
+before the place that was asked for, and reaches at least `bytes_max` bytes behind it or to the
+stream's tail, unless it would have too many runs: then it ends earlier, but never without a whole
+message behind the place. Whoever cuts a page from a log cuts it from a window as well.
+
+Planning (window_plans.py) happens on the event loop; loading and putting together in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from millstream.cold.read_plans import ColdPiece, MissingRun, Plan, RunIndex, Streams
+from millstream.errors import (
+    ColdUnavailable,
+    DamagedSegment,
+    ObjectMissing,
+    ObjectTooShort,
+    OffsetGone,
+    Overloaded,
+    StoreUnavailable,
+    StreamError,
+    StreamNotFound,
+)
+from millstream.faults import Faults
+from millstream.formats.runs import Run, Segment
+from millstream.limits import (
+    PLAN_STEPS_PER_TURN,
+    READ_AHEAD_BYTES,
+    READ_AHEAD_STREAMS_MAX,
+    READ_AHEADS_MAX,
+    WINDOW_FETCH_THREADS,
+    WINDOW_LOADS_MAX,
+)
+from millstream.protocol.offsets import Offset
+from millstream.state.log import Block, Log, count_messages, cut_block
+from millstream.state.stream import Stream
+
+logger = structlog.get_logger("millstream.cold_reads")
+
+TRIES_MAX = 3  # a compaction may replace the object while we ask for it; hardly ever twice
+
+Done = Callable[["Log | StreamError"], None]
+
+
+class BlockReader(Protocol):
+    def load_runs(self, segment: Segment, runs: Sequence[Run]) -> Sequence[Block]:
+        """The content of each run. Blocks; called by many threads."""
+        ...
+
+
+class _Missing(Exception):
+    """The object is not there (any more)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class _Sequence(NamedTuple):
+    """The last window of a stream, and up to where its followers were asked for."""
+
+    start_byte: int
+    end_byte: int
+    ahead_byte: int
+
+
+class ColdReads:
+    """Everything here is called on the event loop, and calls back there."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        runs: RunIndex | None,
+        reader: BlockReader | None,
+        threads: int,
+        wait_seconds_max: float = math.inf,
+        faults: Faults | None = None,
+    ) -> None:
+        """A load that no thread takes up in `wait_seconds_max` is refused: a store that is away
+        keeps every thread as long as one operation may take, and reads would wait for hours."""
+        self.faults = faults or Faults()
+        self.wait_seconds_max = wait_seconds_max
+        self.loads = 0  # windows that needed the object store, since the start
+        self.loading = 0
+        self._streams = streams
+        self._runs = runs
+        self._reader = reader
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="windows")
+        self._fetchers = ThreadPoolExecutor(WINDOW_FETCH_THREADS, thread_name_prefix="fetch")
+        self._under_way: dict[tuple[int, Offset, int], Load] = {}
+        self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
+        self._reading_ahead: set[int] = set()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def close(self) -> None:
+        """Loads that have not begun are dropped; nobody waits for those that have."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._fetchers.shutdown(wait=False, cancel_futures=True)
+
+    def in_memory(self, stream: Stream, offset: Offset, bytes_max: int) -> Log | None:
+        """The stream's log when it holds the place, or a window of blocks that others hold.
+
+        None when something of it is cold, or when to find out would take long.
+        """
+        if stream.is_in_memory(offset):
+            return stream.log
+        plan = Plan(self._streams, self._runs, stream, offset, bytes_max)
+        return put_together(plan, ()) if plan.is_held() else None
+
+    def load(
+        self, stream: Stream, offset: Offset, bytes_max: int, done: Done
+    ) -> Callable[[], None]:
+        """Calls `done` later with the window, or with why there is none.
+
+        What is returned calls it off: `done` will not be called then.
+        """
+        key = (stream.stream_id, offset, bytes_max)
+        load = self._under_way.get(key)
+        if load is None or not load.is_for(stream):
+            load = Load(self, stream, offset, bytes_max)
+            if self.loading >= WINDOW_LOADS_MAX:
+                full = Overloaded("too many reads of old content are under way")
+                self.loop.call_soon(load.finish, full)
+            else:
+                self._under_way[key] = load
+                self.loading += 1
+                load.begin()
+        return load.join(done)
+
+    # For loads
+
+    def new_plan(self, stream: Stream, offset: Offset, bytes_max: int) -> Plan:
+        return Plan(self._streams, self._runs, stream, offset, bytes_max)
+
+    def put_together(self, plan: Plan) -> Log:
+        """Blocks. Raises what the reader raises, and _Missing for an object that is not there."""
+        cold = [piece for piece in plan.pieces if isinstance(piece, ColdPiece)]
+        return put_together(plan, self._fetch(cold))
+
+    def _fetch(self, pieces: list[ColdPiece]) -> list[Block]:
+        """The blocks of these pieces; several segments are asked for at once."""
+        by_segment: dict[str, list[int]] = {}
+        for index, piece in enumerate(pieces):
+            by_segment.setdefault(piece.segment.name, []).append(index)
+        wanted = [[pieces[index] for index in indexes] for indexes in by_segment.values()]
+        loaded: Iterable[Sequence[Block]]
+        if len(wanted) == 1:
+            loaded = [self._fetch_segment(wanted[0])]
+        else:
+            loaded = self._fetchers.map(self._fetch_segment, wanted)
+        blocks: dict[int, Block] = {}
+        for indexes, found in zip(by_segment.values(), loaded, strict=True):
+            blocks.update(zip(indexes, found, strict=True))
+        return [blocks[index] for index in range(len(pieces))]
+
+    def _fetch_segment(self, pieces: list[ColdPiece]) -> Sequence[Block]:
+        assert self._reader is not None
+        segment = pieces[0].segment
+        try:
+            return self._reader.load_runs(segment, [piece.run for piece in pieces])
+        except ObjectMissing as error:
+            raise _Missing(segment.name) from error
+        except ObjectTooShort as error:
+            raise DamagedSegment(segment.name, "the object", "whole", error.message) from error
+
+    def run(
+        self, work: Callable[[], Log | None], done: Callable[[asyncio.Future[Log | None]], None]
+    ) -> asyncio.Future[Log | None]:
+        future = self.loop.run_in_executor(self._pool, work)
+        future.add_done_callback(done)
+        return future
+
+    def ended(self, load: Load) -> None:
+        if self._under_way.get(load.key) is load:
+            del self._under_way[load.key]
+        self.loading -= 1
+
+    # Read-ahead
+
+    def read_ahead(self, stream: Stream, place: int, window: Log) -> None:
+        """When windows follow on each other, the next one's runs are fetched before it is asked."""
+        stream_id, end = stream.stream_id, window.tail_byte
+        last = self._sequences.pop(stream_id, None)
+        is_sequence = last is not None and last.start_byte < place <= last.end_byte
+        ahead = last.ahead_byte if last is not None and is_sequence else 0
+        if (
+            is_sequence
+            and ahead < end < stream.log.held_byte
+            and stream_id not in self._reading_ahead
+            and len(self._reading_ahead) < READ_AHEADS_MAX
+            and self.loading <= self._threads
+        ):
+            ahead = self._fetch_ahead(stream, Offset(window.tail_ordinal, end)) or ahead
+        self._sequences[stream_id] = _Sequence(place, end, ahead)
+        if len(self._sequences) > READ_AHEAD_STREAMS_MAX:
+            self._sequences.popitem(last=False)
+
+    def _fetch_ahead(self, stream: Stream, offset: Offset) -> int | None:
+        """Up to where it will have fetched; None when there is nothing to fetch, or too much."""
+        plan = self.new_plan(stream, offset, READ_AHEAD_BYTES)
+        try:
+            for step, _ in enumerate(plan.steps()):
+                if step >= PLAN_STEPS_PER_TURN:
+                    return None
+        except (MissingRun, StreamError):
+            return None
+        cold = [piece for piece in plan.pieces if isinstance(piece, ColdPiece)]
+        if not cold:
+            return None
+
+        def work() -> None:
+            self._fetch(cold)
+
+        def fetched(future: asyncio.Future[Log | None]) -> None:
+            self._reading_ahead.discard(stream.stream_id)
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, (OSError, StreamError, _Missing)):
+                logger.info("read-ahead failed", error=str(error))
+            elif error is not None:
+                self.faults.report("read", error)
+
+        self._reading_ahead.add(stream.stream_id)
+        self.run(work, fetched)
+        return plan.end[1]
+
+
+class Load:
+    """One window on its way, and everybody who waits for it."""
+
+    def __init__(
+        self, cold_reads: ColdReads, stream: Stream, offset: Offset, bytes_max: int
+    ) -> None:
+        self.key = (stream.stream_id, offset, bytes_max)
+        self._cold_reads = cold_reads
+        self._stream = stream
+        self._offset = offset
+        self._bytes_max = bytes_max
+        self._waiting: dict[int, Done] = {}
+        self._joined = 0
+        self._tries = 0
+        self._future: asyncio.Future[Log | None] | None = None
+        self._plan: Plan | None = None
+
+    def is_for(self, stream: Stream) -> bool:
+        """Whether its window will show everything that whoever comes now may expect."""
+        tail, plan = (stream.log.tail_ordinal, stream.log.tail_byte), self._plan
+        if plan is None or stream is not self._stream:
+            return False
+        return plan.end != plan.tail or plan.tail == tail
+
+    def join(self, done: Done) -> Callable[[], None]:
+        self._joined += 1
+        number = self._joined
+        self._waiting[number] = done
+
+        def leave() -> None:
+            self._waiting.pop(number, None)
+            if not self._waiting and self._future is not None:
+                self._future.cancel()  # without effect once a thread works on it
+
+        return leave
+
+    def begin(self) -> None:
+        self._tries += 1
+        self._guard(self._make_plan)
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """Every step runs in here: whatever it raises, those who wait are told why."""
+        try:
+            step()
+        except Exception as error:
+            self._cold_reads.loop.call_soon(self._end, self._explain(error))
+
+    def _make_plan(self) -> None:
+        self._plan = plan = self._cold_reads.new_plan(self._stream, self._offset, self._bytes_max)
+        self._planning: Iterator[None] = plan.steps()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Plans a few steps at a time: everybody else wants the event loop too."""
+        for _ in range(PLAN_STEPS_PER_TURN):
+            if next(self._planning, self) is self:
+                self._materialise()
+                return
+        self._cold_reads.loop.call_soon(self._guard, self._go_on)
+
+    def _materialise(self) -> None:
+        plan, cold_reads = self._plan, self._cold_reads
+        assert plan is not None
+        cold_reads.loads += 1
+        latest = cold_reads.loop.time() + cold_reads.wait_seconds_max
+
+        def work() -> Log:
+            if cold_reads.loop.time() > latest:
+                raise StoreUnavailable("a read waited too long for those before it")
+            return cold_reads.put_together(plan)
+
+        self._future = cold_reads.run(work, self._loaded)
+
+    def _loaded(self, future: asyncio.Future[Log | None]) -> None:
+        if future.cancelled():
+            self._end(Overloaded("the server stops reading old content"))
+            return
+        error = future.exception()
+        if isinstance(error, _Missing) and self._tries < TRIES_MAX:
+            self.begin()
+            return
+        if error is not None:
+            self._end(self._explain(error))
+            return
+        window = future.result()
+        assert window is not None
+        try:
+            self._cold_reads.read_ahead(self._stream, self._place(window), window)
+        except Exception as failure:  # only the next reader would have had something of it
+            self._cold_reads.faults.report("read", failure)
+        self._end(window)
+
+    def _place(self, window: Log) -> int:
+        byte = self._offset.byte
+        return window.held_byte if byte is None else byte
+
+    def _explain(self, error: BaseException) -> StreamError:
+        stream = self._stream
+        if isinstance(error, StoreUnavailable):
+            logger.warning("the object store does not answer", error=error.message)
+            return ColdUnavailable("old content cannot be read now; try again")
+        if stream.deleted:
+            return StreamNotFound("stream does not exist any more")
+        if stream.is_trimmed(self._offset):
+            return OffsetGone(stream.earliest)
+        if isinstance(error, _Missing):
+            error = DamagedSegment(error.name, "the object", "there", "nothing")
+        if isinstance(error, DamagedSegment):
+            logger.error("a segment is damaged", object=error.name, error=error.message)
+        elif isinstance(error, OSError):
+            logger.warning("old content cannot be read", stream=stream.stream_id, error=str(error))
+        elif not isinstance(error, StreamError):
+            self._cold_reads.faults.report("read", error)
+        if isinstance(error, StreamError):
+            return error
+        return ColdUnavailable("old content could not be read; the server's log says why")
+
+    def _end(self, result: Log | StreamError) -> None:
+        self._cold_reads.ended(self)
+        self.finish(result)
+
+    def finish(self, result: Log | StreamError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            try:
+                done(result)
+            except Exception as error:  # the others wait too
+                self._cold_reads.faults.report("read", error)
+
+
+def put_together(plan: Plan, loaded: Iterable[Block]) -> Log:
+    """The window of a plan, given the blocks of its cold pieces in order."""
+    window = Log()
+    window.start_at(*(plan.start or plan.end))
+    blocks = iter(loaded)
+    for piece in plan.pieces:
+        block = cut_block(next(blocks), piece.size) if isinstance(piece, ColdPiece) else piece
+        data, ends, times = block
+        window.append(data, ends, count_messages(block), times)
+    assert (window.tail_ordinal, window.tail_byte) == plan.end, "pieces and plan do not agree"
+    return window

@@ -1,0 +1,61 @@
+"""Published content in memory goes when the budget wants it back, the oldest first."""
+
+from __future__ import annotations
+
+from millstream.cold.published_content import PublishedContent
+from millstream.formats.runs import Run, Segment
+from millstream.limits import HELD_DROPS_AT_ONCE, HELD_MEMORY_FACTOR, HELD_RUN_OVERHEAD
+from millstream.state.stream import Stream
+
+SEGMENT = Segment("s", 0, 1, 1, 1, 1)
+MESSAGE = b"0123456789"
+COST = int(len(MESSAGE) * HELD_MEMORY_FACTOR) + HELD_RUN_OVERHEAD
+
+
+def published_streams(count: int) -> tuple[dict[int, Stream], list[Run]]:
+    streams, runs = {}, []
+    for number in range(count):
+        stream = Stream(number, b"b/%d" % number, b"text/plain", 0)
+        stream.log.append(MESSAGE, None, 1)
+        run = Run(number, 0, 0, 1, len(MESSAGE), 0, number, 0)
+        assert stream.log.publish(SEGMENT, run)
+        streams[number] = stream
+        runs.append(run)
+    return streams, runs
+
+
+def held(streams: dict[int, Stream]) -> list[int]:
+    return [number for number, stream in streams.items() if stream.log.datas]
+
+
+def test_the_oldest_leave_first_and_no_more_than_needed() -> None:
+    streams, runs = published_streams(6)
+    content = PublishedContent(streams)
+    content.add(runs[:4])
+    content.add(runs[4:])
+    assert content.memory_bytes == 6 * COST
+    assert content.shrink(2 * COST + 5)
+    assert (content.memory_bytes, held(streams)) == (2 * COST, [4, 5])
+    assert content.shrink(-1)
+    assert (content.memory_bytes, held(streams)) == (0, [])
+    assert content.shrink(0)
+
+
+def test_a_great_many_leave_in_several_goes() -> None:
+    streams, runs = published_streams(2 * HELD_DROPS_AT_ONCE + 1)
+    content = PublishedContent(streams)
+    content.add(runs)
+    assert [content.shrink(0) for _ in range(3)] == [False, False, True]
+    assert held(streams) == []
+
+
+def test_streams_that_are_gone_and_runs_that_were_refused_are_passed_over() -> None:
+    streams, runs = published_streams(3)
+    content = PublishedContent(streams)
+    streams[1].log.append(MESSAGE, None, 1)
+    refused = Run(1, 1, 10, 1, len(MESSAGE), 0, 0, 0)
+    content.add([*runs, refused])
+    del streams[0]
+    assert content.shrink(0)
+    assert [bytes(data) for data in streams[1].log.datas] == [MESSAGE]
+    assert streams[2].log.datas == []

@@ -1,0 +1,535 @@
+"""Whatever a collaborator of a service raises, and wherever: it is heard, shown, and got over.
+
+The next service, or the next step of one, belongs into STEPS. A step names an attribute that raises
+from the moment the work begins until it is told to stop; then the work must get done by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+import structlog
+import structlog.testing
+
+from millstream.api.operations import Readiness
+from millstream.cold.eviction import Eviction
+from millstream.cold.memory_keeper import MemoryKeeper
+from millstream.cold.retention import RetentionSweeps
+from millstream.config import Config
+from millstream.faults import Faults, Service
+from millstream.http.message import Request
+from millstream.jobs.pipeline_process import PipelineProcess
+from millstream.journal.memory import MemoryJournal
+from millstream.limits import MIB
+from millstream.state.changes import Capture
+from millstream.state.commands import CreateStream, CreateSubscription, InstallKeys, SetRetention
+from millstream.subscriptions.driver import Driver
+from millstream.subscriptions.webhooks import Answer, Reply, Webhook, WebhookSender
+from tests.unit.cold.cold_office import until
+from tests.unit.cold.tier_world import TierWorld, tier
+
+FAULTS = (RuntimeError, KeyError, MemoryError)  # by turns: they are all the same to the policy
+BRIEF = 0.005
+
+World = Any  # a TierWorld, with what a work hangs onto it
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = ("flusher", "checkpointer", "catalog_uploads", "garbage", "retention")
+    for name in (*(f"cold.{name}" for name in services), "subscriptions.driver"):
+        module = importlib.import_module(f"millstream.{name}")
+        monkeypatch.setattr(module, "RETRY_SECONDS_MIN", BRIEF)
+        if hasattr(module, "RETRY_SECONDS_MAX"):
+            monkeypatch.setattr(module, "RETRY_SECONDS_MAX", 4 * BRIEF)
+    monkeypatch.setattr("millstream.cold.garbage.GARBAGE_RETRY_SECONDS", 4 * BRIEF)
+    monkeypatch.setattr("millstream.cold.flusher.AGE_CHECK_SECONDS", BRIEF)
+    monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS", BRIEF)
+    monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS_MAX", 4 * BRIEF)
+    monkeypatch.setattr("millstream.subscriptions.driver.REFUSED_SECONDS", BRIEF)
+    for name in ("LOOK_SECONDS", "REST_SECONDS_MIN", "REST_SECONDS_MAX"):
+        monkeypatch.setattr(f"millstream.cold.memory_keeper.{name}", BRIEF)
+
+
+class Sabotage:
+    """Raises in place of an attribute; `at(n)`: calls that go well before."""
+
+    def __init__(self, owner: Any, name: str, error: Exception) -> None:
+        self.calls = 0
+        self._owner, self._name = owner, name
+        self._is_own = name in vars(owner)
+        self._before = getattr(owner, name)
+
+        def fail(*_: object, **__: object) -> None:
+            self.calls += 1
+            raise error
+
+        setattr(owner, name, fail)
+
+    def end(self) -> None:
+        if self._is_own:
+            setattr(self._owner, self._name, self._before)
+        else:
+            delattr(self._owner, self._name)
+
+
+class Work(NamedTuple):
+    """What a service is made to do: `prepare` while all is well, then `begin`."""
+
+    prepare: Callable[[World], Awaitable[Any]]
+    begin: Callable[[World, Any], None]
+    is_done: Callable[[World, Any], bool]
+
+
+# Flush
+
+
+async def _some_content(world: World) -> Any:
+    return await world.create(b"a", b"content")
+
+
+def _ask_for_flush(world: World, stream: Any) -> None:
+    world.flusher._limits = world.flusher._limits._replace(shard_bytes=1)
+    world.flusher._check()
+
+
+FLUSH = Work(
+    _some_content,
+    _ask_for_flush,
+    lambda world, stream: stream.log.cold_byte == stream.log.tail_byte,
+)
+
+
+# Checkpoint
+
+
+async def _change(world: World) -> Any:
+    await world.create(b"a", b"content")
+    return []
+
+
+CHECKPOINT = Work(
+    _change,
+    lambda world, told: world.checkpointer.run(lambda: told.append(True)),
+    lambda world, told: bool(told) and world.catalog.find(b"a") is not None,
+)
+
+# Uploads
+
+
+async def _checkpointed(world: World) -> Any:
+    await _change(world)
+    return world.uploads.count
+
+
+UPLOAD = Work(
+    _checkpointed,
+    lambda world, count: world.checkpointer.run(lambda: None),
+    lambda world, count: world.uploads.count > count,
+)
+
+# Garbage
+
+
+async def _unused_segment(world: World) -> Any:
+    stream = await world.create(b"a", b"content")
+    await world.flush(stream)
+    await world.upload()
+    await world.delete(stream)
+    await world.upload()
+    await world.create(b"b")
+    await world.upload()
+    assert world.names("segments/")
+
+
+GARBAGE = Work(
+    _unused_segment,
+    lambda world, _: world.garbage.collect(lambda collected: None),
+    lambda world, _: not world.names("segments/"),
+)
+
+
+async def _orphan(world: World) -> Any:
+    world.objects.put("segments/0000/1000000000000-abcdef.parquet", b"nobody's")
+    await world.create(b"a")
+    await world.upload()
+    await world.create(b"b")
+    await world.upload()
+
+
+def _look_for_orphans(world: World, _: Any) -> None:
+    """Again and again, as its timer does."""
+    world.garbage.find_orphans(lambda error: None)
+    if not world.garbage._is_closing:
+        asyncio.get_running_loop().call_later(4 * BRIEF, _look_for_orphans, world, _)
+
+
+def _is_known(world: World, _: Any) -> bool:
+    world.garbage._timer_rang()
+    return bool(world.garbage._remembered)
+
+
+ORPHANS = Work(_orphan, _look_for_orphans, _is_known)
+
+# Retention
+
+
+async def _old_content(world: World) -> Any:
+    stream = await world.create(b"bucket/a", b"old")
+    await world.flush(stream)
+    await world.append(stream, b"new")
+    await world.submit(SetRetention(world.clock.now_ms(), b"bucket", age_ms=1))
+    await world.checkpoint()
+    world.clock.advance(10)
+    world.retention = RetentionSweeps(world.engine, world.catalog, 0.02)
+    return stream
+
+
+def _sweep(world: World, stream: Any) -> None:
+    world.retention.start(asyncio.get_running_loop())
+    world.at_close.append(world.retention.close)
+
+
+RETENTION = Work(_old_content, _sweep, lambda world, stream: stream.log.first_ordinal == 1)
+
+# Lifetimes
+
+
+async def _mortal(world: World) -> Any:
+    now_ms = world.clock.now_ms()
+    for path in (b"a", b"b"):
+        await world.submit(CreateStream(now_ms, path, b"text/plain", ttl_ms=30))
+    for path in (b"a", b"b"):
+        stream = world.machine.find(path)
+        assert stream is not None
+        world.engine.lifetimes.follow(stream)
+
+
+async def _mortal_at_rest(world: World) -> Any:
+    await world.submit(CreateStream(world.clock.now_ms(), b"a", b"text/plain", ttl_ms=30))
+    await world.checkpoint()
+    eviction = Eviction(world.engine, 0)
+    eviction.start(asyncio.get_running_loop())
+    eviction.check()
+    assert not world.machine.by_id
+
+
+def _let_time_pass(world: World, _: Any) -> None:
+    world.clock.advance(1000)
+    if not world.machine.by_id:
+        world.engine.lifetimes.sweep()
+
+
+def _all_gone(world: World, _: Any) -> bool:
+    return world.machine.names.buckets.get(b"_default") is None or not any(
+        world.machine.residents.by_path.get(path) for path in (b"a", b"b")
+    )
+
+
+LIFETIMES = Work(_mortal, _let_time_pass, _all_gone)
+LIFETIMES_AT_REST = Work(
+    _mortal_at_rest, _let_time_pass, lambda world, _: bool(world.machine.residents.removed)
+)
+
+# Subscriptions
+
+
+class FakeSender:
+    def __init__(self) -> None:
+        self.sent: list[Webhook] = []
+
+    def send(self, webhook: Webhook, reply: Reply) -> None:
+        self.sent.append(webhook)
+        asyncio.get_running_loop().call_soon(reply, Answer("", done=True))
+
+    def close(self) -> None:
+        pass
+
+
+async def _subscription(world: World) -> Any:
+    now_ms = world.clock.now_ms()
+    await world.submit(InstallKeys(now_ms, b"s" * 32, b"k" * 32))
+    stream = await world.create(b"a")
+    await world.submit(
+        CreateSubscription(
+            now_ms,
+            "sub",
+            "http://here",
+            30_000,
+            streams=(b"a",),
+            webhook_url="http://127.0.0.1:1/hook",
+        )
+    )
+    sender = FakeSender()
+    world.wakes = Driver(world.engine, cast(WebhookSender, sender))
+    world.sender = sender
+    world.wakes.start(asyncio.get_running_loop())
+    return stream
+
+
+async def _append_soon(world: World, stream: Any) -> None:
+    await world.append(stream, b"more")
+
+
+def _append(world: World, stream: Any) -> None:
+    world.task = asyncio.get_running_loop().create_task(_append_soon(world, stream))
+
+
+def _is_delivered(world: World, _: Any) -> bool:
+    subscription = world.machine.subscriptions.by_id["sub"]
+    sender: FakeSender = world.sender
+    return bool(sender.sent) and subscription.next_step() is None
+
+
+SUBSCRIPTIONS = Work(_subscription, _append, _is_delivered)
+
+# Memory
+
+
+async def _keeper(world: World) -> Any:
+    keeper = MemoryKeeper(world.engine.faults)
+    world.at_close.append(keeper.close)
+    keeper.start(asyncio.get_running_loop())
+    return keeper
+
+
+class _Mark:
+    returns = 0
+
+
+def _note_returns(world: World, keeper: Any) -> None:
+    _Mark.returns = keeper.returns
+
+
+MEMORY = Work(_keeper, _note_returns, lambda world, keeper: keeper.returns > _Mark.returns)
+
+
+class Step(NamedTuple):
+    service: Service
+    work: Work
+    owner: Callable[[World], Any]
+    name: str
+    is_last: bool = False  # the work is done by then: it is heard, and there is nothing to repeat
+
+    def __str__(self) -> str:
+        return f"{self.service}: {self.name}"
+
+
+def module(name: str) -> Callable[[World], Any]:
+    return lambda _: importlib.import_module(f"millstream.{name}")
+
+
+STEPS = [
+    Step("flush", FLUSH, lambda w: w.flusher, "_plan"),
+    Step("flush", FLUSH, module("cold.flusher"), "plan_flushes"),
+    Step("flush", FLUSH, lambda w: w.machine.changes, "hot_streams"),
+    Step("flush", FLUSH, module("cold.flusher"), "_content"),
+    Step("flush", FLUSH, module("cold.flusher"), "segment_name"),
+    Step("flush", FLUSH, lambda w: w.holds, "add"),
+    Step("flush", FLUSH, module("cold.flusher"), "encode_segment"),
+    Step("flush", FLUSH, lambda w: w.objects, "put"),
+    Step("flush", FLUSH, module("cold.flusher"), "PublishRuns"),
+    Step("flush", FLUSH, lambda w: w.engine, "submit"),
+    Step("flush", FLUSH, lambda w: w.flusher._held, "add", is_last=True),
+    Step("checkpoint", CHECKPOINT, lambda w: w.flusher, "flush_floor"),
+    Step("checkpoint", CHECKPOINT, module("cold.checkpointer"), "take_records"),
+    Step("checkpoint", CHECKPOINT, lambda w: w.machine.changes, "begin_capture"),
+    Step("checkpoint", CHECKPOINT, lambda w: Capture, "take_some"),
+    Step("checkpoint", CHECKPOINT, module("state.changes"), "image_of"),
+    Step("checkpoint", CHECKPOINT, lambda w: w.machine.changes, "end_capture"),
+    Step("checkpoint", CHECKPOINT, lambda w: Capture, "encode"),
+    Step("checkpoint", CHECKPOINT, module("cold.checkpointer"), "encode_checkpoint"),
+    Step("checkpoint", CHECKPOINT, module("cold.checkpointer"), "store_checkpoint"),
+    Step("checkpoint", CHECKPOINT, lambda w: w.catalog, "merge"),
+    Step("checkpoint", CHECKPOINT, lambda w: w.machine.changes, "settle"),
+    Step("checkpoint", CHECKPOINT, lambda w: w.journal, "retire"),
+    Step("uploads", UPLOAD, lambda w: w.checkpointer, "run_in_thread"),
+    Step("uploads", UPLOAD, lambda w: w.catalog, "file_names"),
+    Step("uploads", UPLOAD, lambda w: w.catalog, "back_up"),
+    Step("uploads", UPLOAD, module("cold.catalog_uploads"), "store_file"),
+    Step("uploads", UPLOAD, module("cold.catalog_uploads"), "store_manifest"),
+    Step("uploads", UPLOAD, module("cold.catalog_uploads"), "_Stored"),
+    Step("garbage", GARBAGE, lambda w: w.checkpointer, "run_in_thread"),
+    Step("garbage", GARBAGE, lambda w: w.catalog, "garbage"),
+    Step("garbage", GARBAGE, lambda w: w.jobs, "busy_names"),
+    Step("garbage", GARBAGE, lambda w: w.garbage, "_still_garbage"),
+    Step("garbage", GARBAGE, lambda w: w.objects, "delete"),
+    Step("garbage", GARBAGE, lambda w: w.catalog, "forget_garbage"),
+    Step("garbage", ORPHANS, lambda w: w.objects, "list"),
+    Step("garbage", ORPHANS, lambda w: w.catalog, "knows_segment"),
+    Step("garbage", ORPHANS, lambda w: w.jobs, "oldest_start_ms"),
+    Step("retention", RETENTION, lambda w: w.catalog, "aged"),
+    Step("retention", RETENTION, lambda w: w.machine, "find_by_id"),
+    Step("retention", RETENTION, lambda w: w.engine, "submit_and_forget"),
+    Step("retention", RETENTION, lambda w: w.retention, "_look"),
+    Step("lifetimes", LIFETIMES, lambda w: w.engine, "submit"),
+    Step("lifetimes", LIFETIMES, lambda w: w.engine.lifetimes, "confirm_alive"),
+    Step("lifetimes", LIFETIMES, module("engine.lifetimes"), "ExpireStream"),
+    Step("lifetimes", LIFETIMES_AT_REST, lambda w: w.catalog, "due"),
+    Step("lifetimes", LIFETIMES_AT_REST, lambda w: w.catalog, "next_deadline"),
+    Step("lifetimes", LIFETIMES_AT_REST, lambda w: w.machine, "find_by_id"),
+    Step("lifetimes", LIFETIMES_AT_REST, lambda w: w.engine, "submit"),
+    Step("subscriptions", SUBSCRIPTIONS, module("subscriptions.driver"), "new_wake_id"),
+    Step("subscriptions", SUBSCRIPTIONS, module("subscriptions.driver"), "signer_of"),
+    Step("subscriptions", SUBSCRIPTIONS, module("subscriptions.driver"), "issue_token"),
+    Step("subscriptions", SUBSCRIPTIONS, module("subscriptions.driver"), "ReportDelivery"),
+    Step("subscriptions", SUBSCRIPTIONS, lambda w: w.sender, "send"),
+    Step("subscriptions", SUBSCRIPTIONS, lambda w: w.wakes, "_act"),
+    Step("memory", MEMORY, module("cold.memory_keeper"), "resident_bytes"),
+    Step("memory", MEMORY, module("cold.memory_keeper"), "return_unused"),
+]
+
+
+class _Asked:
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        self.status, self.answer = status, json.loads(body)
+
+
+def ask_ready(faults: Faults) -> tuple[int, list[str]]:
+    readiness, asked = Readiness(faults, MemoryJournal()), _Asked()
+    readiness.is_open = True
+    readiness.respond(cast(Request, asked))
+    return asked.status, [reason["code"] for reason in asked.answer.get("reasons", [])]
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [(step, FAULTS[i % len(FAULTS)]) for i, step in enumerate(STEPS)]
+    + [(step, OSError) for step in STEPS],
+    ids=str,
+)
+def test_trouble_is_heard_shown_and_got_over(
+    step: Step, error: type[Exception], tmp_path: Path
+) -> None:
+    """If this hangs or fails, the service was dead, deaf or silent after the error."""
+
+    async def story() -> None:
+        with structlog.testing.capture_logs() as logs:
+            async with tier(tmp_path, first_look_seconds=3600.0) as world:
+                await in_trouble(world, logs)
+
+    async def is_shown_and_repeated(faults: Faults, sabotage: Sabotage) -> None:
+        codes = [] if error is OSError else [f"{step.service}_failed"]
+        assert ask_ready(faults)[1] == codes
+        calls = sabotage.calls
+        await until(lambda: sabotage.calls > calls)
+        assert ask_ready(faults)[1] == codes
+
+    async def in_trouble(world: World, logs: list[Any]) -> None:
+        world.at_close = []
+        faults, work = world.engine.faults, step.work
+        what = await work.prepare(world)
+        assert not faults.failing()
+        sabotage = Sabotage(step.owner(world), step.name, error("injected"))
+        try:
+            work.begin(world, what)
+            if error is OSError:
+                await until(lambda: "injected" in str(logs))
+            else:
+                await until(lambda: faults.counts[step.service])
+            if not step.is_last:
+                await is_shown_and_repeated(faults, sabotage)
+        finally:
+            sabotage.end()
+        await until(lambda: work.is_done(world, what))
+        await until(lambda: not faults.failing())
+        assert ask_ready(faults) == (200, [])
+        if error is OSError:
+            assert not any(faults.counts.values()), "the world's errors are no faults of ours"
+        for close in world.at_close:
+            await close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("list_of", ["checkpointer", "uploads"])
+def test_who_is_told_of_something_and_fails_harms_nobody_else(list_of: str, tmp_path: Path) -> None:
+    told = []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a listener")
+
+    async def story() -> None:
+        async with tier(tmp_path) as world:
+            calls: list[Callable[..., None]] = getattr(world, list_of).after
+            calls.insert(0, fail)
+            calls.append(lambda *_: told.append(True))
+            world.checkpointer._waiting.append(fail)
+            await world.create(b"a")
+            await world.upload()
+            assert told
+            assert world.engine.faults.counts["watcher"] == 2
+
+    asyncio.run(story())
+
+
+def test_a_stop_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
+    async def story() -> None:
+        world = TierWorld(tmp_path)
+        world.start()
+        world.checkpointer._upkeep._seconds_min = world.checkpointer._upkeep._seconds_max = 3600.0
+        await world.create(b"a", bytes(2 * MIB))
+        sabotage = Sabotage(world.catalog, "merge", RuntimeError("injected"))
+        world.checkpointer.run(lambda: None)
+        await until(lambda: world.engine.faults.counts["checkpoint"])
+        async with asyncio.timeout(20):
+            await world.close()
+        sabotage.end()
+
+    asyncio.run(story())
+
+
+def test_a_webhook_that_fails_unexpectedly_is_answered_and_the_next_one_goes() -> None:
+    faults, answers, errors = Faults(), list[Answer](), [KeyError("injected"), SystemExit(1)]
+
+    def resolve(target: object) -> list[str]:
+        if errors:
+            raise errors.pop()
+        raise OSError("no such host")
+
+    async def story() -> None:
+        sender = WebhookSender(asyncio.get_running_loop(), resolve, faults=faults)
+        for number in (1, 2):
+            sender.send(webhook, answers.append)
+            await until(lambda number=number: len(answers) == number)  # type: ignore[misc]
+            assert "webhooks" in faults.failing()
+        sender.send(webhook, answers.append)
+        await until(lambda: len(answers) == 3)
+        sender.close()
+
+    webhook = Webhook("http://localhost:1/", b"{}", lambda body: "signed", 5.0)
+    asyncio.run(story())
+    assert all(answer.problem for answer in answers)
+    assert (faults.counts["webhooks"], faults.failing()) == (2, {})
+
+
+def test_the_keeper_of_the_pipeline_gets_over_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.jobs.pipeline_process.RETRY_SECONDS_MIN", BRIEF)
+    faults, asked = Faults(), list[bool]()
+
+    class Finder:
+        async def has_work(self) -> bool:
+            asked.append(True)
+            if len(asked) == 1:
+                raise RuntimeError("injected")
+            return False
+
+    async def can_run(self: PipelineProcess) -> bool:
+        return True
+
+    monkeypatch.setattr(PipelineProcess, "_can_run", can_run)
+
+    async def story() -> None:
+        keeper = PipelineProcess(Config(), Finder(), faults, look_seconds=BRIEF)
+        keeper.start(asyncio.get_running_loop(), "http://127.0.0.1:1")
+        await until(lambda: faults.counts["pipeline"])
+        await until(lambda: len(asked) > 1 and not faults.failing())
+        await keeper.close()
+
+    asyncio.run(story())

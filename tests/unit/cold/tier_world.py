@@ -1,0 +1,166 @@
+"""A server's cold tier on a real loop and real files, without HTTP and without patience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from millstream.clock import ManualClock
+from millstream.cold.catalog_uploads import CatalogUploads
+from millstream.cold.checkpointer import Checkpointer
+from millstream.cold.flush_planning import FlushLimits
+from millstream.cold.flusher import Flusher
+from millstream.cold.garbage import Collected, Garbage, Report
+from millstream.cold.pending_objects import PendingObjects
+from millstream.engine.engine import Engine
+from millstream.journal.disk import OsDisk
+from millstream.journal.memory import MemoryJournal
+from millstream.limits import MIB
+from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream
+from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Outcome
+from millstream.state.stream import Stream
+from millstream.tier.catalog import Catalog
+from millstream.tier.catalog_store import CatalogStore
+from millstream.tier.objects import ColdSettings, ObjectStore
+
+STORE_ID = "5a" * 16
+SHARDS = 2
+LATER_MS = 4_000_000_000_000  # every file is older than that
+
+
+class ObedientGarbage(Garbage):
+    """Collects when it is told to and never by itself."""
+
+    def _collect_soon(self) -> None:
+        pass
+
+
+class SomeJobs:
+    """What is under way, as the test says."""
+
+    def __init__(self) -> None:
+        self.started_ms: int | None = None
+        self.names: set[str] = set()
+
+    def oldest_start_ms(self) -> int | None:
+        return self.started_ms
+
+    def busy_names(self) -> set[str]:
+        return self.names
+
+
+class TierWorld:
+    def __init__(self, folder: Path, **garbage: Any) -> None:
+        self.clock = ManualClock(LATER_MS)
+        self.objects = ObjectStore(ColdSettings(f"fs:{folder / 'cold'}", timeout_seconds=1.0))
+        self.catalog = Catalog.open(folder / "catalog", SHARDS, STORE_ID)
+        self.machine = StateMachine(SHARDS, CatalogStore(self.catalog))
+        self.journal = MemoryJournal()
+        self.engine = Engine(self.machine, self.journal, self.clock, self.catalog.lsn)
+        self.pending = PendingObjects()
+        limits = FlushLimits(MIB, 300_000, 64 * MIB)
+        self.flusher = Flusher(self.engine, self.objects, STORE_ID, limits, self.pending)
+        self.checkpointer = Checkpointer(
+            *(self.engine, OsDisk(), str(folder / "checkpoints"), STORE_ID, self.catalog),
+            *(self.flusher, 64 * MIB, 1000),
+            wal_bytes_recovered=0,
+        )
+        self.uploads = CatalogUploads(
+            *(self.engine, self.checkpointer, self.catalog, self.objects, STORE_ID),
+            *(folder / "uploads", 0.0, 1.0),
+            nudge_seconds=3600.0,
+        )
+        self.jobs = SomeJobs()
+        self.garbage = ObedientGarbage(
+            *(self.engine, self.checkpointer, self.catalog, self.objects, self.uploads),
+            *(self.pending, self.jobs),
+            **{"grace_seconds": 0.0, "orphan_age_seconds": 0.0, **garbage},
+        )
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.engine.start(loop, self.catalog)
+        for part in (self.flusher, self.checkpointer, self.uploads, self.garbage):
+            part.start(loop)
+
+    async def close(self) -> None:
+        await self.flusher.close()
+        await self.garbage.close()
+        await self.checkpointer.finish(is_wanted=True)
+        await self.uploads.close()
+        await self.checkpointer.close()
+        await self.journal.close()
+        self.catalog.close()
+
+    # What happens in it
+
+    async def submit(self, command: AnyCommand) -> Outcome:
+        def call(done: Callable[[Outcome], None]) -> None:
+            self.engine.submit(command, lambda _, outcome: done(outcome), None)
+
+        outcome: Outcome = await told(call)
+        return outcome
+
+    async def create(self, path: bytes, data: bytes = b"content") -> Stream:
+        command = CreateStream(self.clock.now_ms(), path, b"text/plain", data=data, count=1)
+        await self.submit(command)
+        stream = self.machine.find(path)
+        assert stream is not None
+        return stream
+
+    async def append(self, stream: Stream, data: bytes) -> None:
+        await self.submit(Append(self.clock.now_ms(), stream.stream_id, data, b"", 1))
+
+    async def delete(self, stream: Stream) -> None:
+        await self.submit(DeleteStream(self.clock.now_ms(), stream.stream_id))
+
+    async def flush(self, stream: Stream) -> None:
+        assert await told(lambda done: self.flusher.flush_stream(stream, MIB, done)) is None
+
+    async def checkpoint(self) -> None:
+        await told(lambda done: self.checkpointer.run(lambda: done(None)))
+
+    async def upload(self) -> None:
+        """A checkpoint, and the catalog's copy of it in the store."""
+        count = self.uploads.count
+        await self.checkpoint()
+        while self.uploads.count == count:
+            await asyncio.sleep(0.002)
+
+    async def look(self) -> Report:
+        report: Report = await told(self.garbage.look)
+        return report
+
+    async def collect(self) -> list[str]:
+        """Names of what is gone now."""
+        collected: Collected = await told(self.garbage.collect)
+        if collected.error is not None:
+            raise collected.error
+        return [item.name for item in collected.items]
+
+    async def find_orphans(self) -> None:
+        assert await told(self.garbage.find_orphans) is None
+
+    def names(self, prefix: str) -> list[str]:
+        return sorted(info.name for info in self.objects.list(prefix))
+
+
+async def told(call: Callable[[Callable[[Any], None]], None]) -> Any:
+    """What the callback is called with."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    call(future.set_result)
+    return await future
+
+
+@asynccontextmanager
+async def tier(folder: Path, **garbage: Any) -> AsyncIterator[TierWorld]:
+    world = TierWorld(folder, **garbage)
+    world.start()
+    try:
+        yield world
+    finally:
+        await world.close()
