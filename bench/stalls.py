@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from millstream.cli.main import main
+from millstream.engine.timings import Timings
 
 # isort: split
 import pyarrow as pa
@@ -212,8 +213,8 @@ def watch() -> None:
         tiers.append(self)
 
     @contextlib.asynccontextmanager
-    async def watched(config: Config, stop: Stop) -> AsyncIterator[str]:
-        async with running(config, stop) as url:
+    async def watched(config: Config, stop: Stop, timings: Timings) -> AsyncIterator[str]:
+        async with running(config, stop, timings) as url:
             watching.start(asyncio.get_running_loop())
             yield url
 
@@ -235,7 +236,7 @@ def watch() -> None:
     signal.signal(signal.SIGVTALRM, ask)
     signal.signal(signal.SIGUSR2, trim)
     ColdTier.__init__ = remember  # type: ignore
-    assemble.running = watched
+    assemble.running = watched  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

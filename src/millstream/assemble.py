@@ -53,6 +53,7 @@ from millstream.cold.room_maker import RoomMaker, says_full
 from millstream.config import Config
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 from millstream.faults import Faults
 from millstream.http.access_log import Entry
@@ -88,6 +89,8 @@ from millstream.tier.objects import ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
 
 logger = structlog.get_logger("millstream")
+
+DEFAULT_TIMINGS = Timings()
 
 
 class Storage(NamedTuple):
@@ -267,7 +270,14 @@ class ColdTier:
     """What moves streams and their content out of memory, in the order it starts and stops, and
     what reads it back."""
 
-    def __init__(self, config: Config, engine: Engine, storage: Storage, disk: DiskStorage) -> None:
+    def __init__(
+        self,
+        config: Config,
+        engine: Engine,
+        storage: Storage,
+        disk: DiskStorage,
+        timings: Timings,
+    ) -> None:
         self._objects = disk.objects
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
         self.cold_reads = ColdReads(
@@ -408,16 +418,20 @@ def _operator_routes(
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, stop: Stop) -> AsyncIterator[str]:
+async def running(
+    config: Config, stop: Stop, timings: Timings = DEFAULT_TIMINGS
+) -> AsyncIterator[str]:
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
     faults = Faults()
     with faults.hearing_all(asyncio.get_running_loop()):
-        async with _running(config, stop, faults) as url:
+        async with _running(config, stop, timings, faults) as url:
             yield url
 
 
 @contextlib.asynccontextmanager
-async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[str]:
+async def _running(
+    config: Config, stop: Stop, timings: Timings, faults: Faults
+) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     tls = _tls_context(config)
@@ -426,7 +440,9 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
     engine.failed = lambda: stop.request(exit_code=1)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
-    cold = None if storage.disk is None else ColdTier(config, engine, storage, storage.disk)
+    cold = (
+        None if storage.disk is None else ColdTier(config, engine, storage, storage.disk, timings)
+    )
     blobs = BlobWorker(storage.blobs, storage.machine, cold.pending if cold else None, faults)
     cold_reads = (
         ColdReads(engine.machine, None, None, WINDOW_THREADS, faults=faults)
@@ -503,13 +519,13 @@ async def _running(config: Config, stop: Stop, faults: Faults) -> AsyncIterator[
             storage.disk.folder.close()
 
 
-async def serve(config: Config) -> int:
+async def serve(config: Config, timings: Timings = DEFAULT_TIMINGS) -> int:
     """Runs until SIGTERM or SIGINT; the exit code. Raises StartupError."""
     loop = asyncio.get_running_loop()
     stop = Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.request)
-    async with running(config, stop) as url:
+    async with running(config, stop, timings) as url:
         where = "memory" if config.memory else str(config.data_dir)
         logger.info("listening", url=url, data=where)
         await stop.requested.wait()

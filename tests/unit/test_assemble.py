@@ -15,6 +15,7 @@ from millstream.clock import ManualClock
 from millstream.cold.checkpointer import Checkpointer
 from millstream.config import Config
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Timings
 from millstream.errors import DamagedData, StartupError
 from millstream.faults import Faults
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, NoOp
@@ -44,7 +45,7 @@ def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[
         engine = Engine(storage.machine, storage.journal, ManualClock(), storage.lsn)
         engine.start(loop, storage.disk.catalog)
         config = config_of(folder, checkpoint_wal_bytes=1 if checkpoint else 10**9)
-        cold = ColdTier(config, engine, storage, storage.disk)
+        cold = ColdTier(config, engine, storage, storage.disk, Timings())
         cold.start(loop)
         for command in commands:
             engine.submit_and_forget(command)

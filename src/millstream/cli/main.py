@@ -22,6 +22,7 @@ from millstream.cli.pipeline import add_pipeline, run_pipeline
 from millstream.cli.salvage import add_salvage, run_salvage
 from millstream.cli.without_pandas import refuse_pandas
 from millstream.config import Config, InvalidSetting, build_config, log_settings
+from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 from millstream.telemetry import configure_logs, last_words
 
@@ -63,7 +64,7 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add_settings(command, dataclasses.fields(Config))
 
 
-def run_serve(arguments: argparse.Namespace) -> int:
+def run_serve(arguments: argparse.Namespace, timings: Timings) -> int:
     flags = settings_given(arguments)
     configure_logs(*log_settings(flags), sparing=True)
     config = build_config(flags)
@@ -74,12 +75,13 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return_freed_memory()
     # The log's thread must not wait long for the interpreter once its bytes are on disk.
     sys.setswitchinterval(0.0001)
-    return uvloop.run(serve(config))
+    return uvloop.run(serve(config, timings))
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, timings: Timings) -> int:
+    if arguments.command == "serve":
+        return run_serve(arguments, timings)
     commands = {
-        "serve": run_serve,
         "pipeline": run_pipeline,
         "restore": run_restore,
         "verify": run_verify,
@@ -90,10 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
     return commands[arguments.command](arguments)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, timings: Timings = Timings()) -> int:  # noqa: B008 - frozen
+    """Servers that tests run are in more of a hurry: `timings`."""
     arguments = build_parser().parse_args(argv)
     try:
-        return run(arguments)
+        return run(arguments, timings)
     except (InvalidSetting, StartupError) as error:
         last_words(str(error))
         return EXIT_USAGE

@@ -10,6 +10,7 @@ import structlog
 
 from millstream.cold.pending_objects import PendingObjects
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.faults import Faults
 from millstream.state.machine import StateMachine
@@ -34,7 +35,7 @@ class BlobWorker:
         self._pending = pending or PendingObjects()
         self._machine = machine
         self._threads = OffLoop("blobs", THREADS)
-        self._upkeep = Upkeep(faults or Faults(), "blobs", seconds_min=0.0, seconds_max=0.0)
+        self._upkeep = Upkeep(faults or Faults(), "blobs", Backoff(0.0, 0.0))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._threads.start(loop)

@@ -18,6 +18,7 @@ import structlog
 from millstream.cold.checkpointer import Checkpointer
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep, is_expected
 from millstream.errors import DamagedBackup
 from millstream.limits import CATALOG_NUDGE_SECONDS, CATALOG_UPLOAD_SHARE
@@ -92,7 +93,7 @@ class CatalogUploads:
         self._copied_lsns: dict[str, int] = {}  # files of the newest manifest that we stored
         self._is_busy = False
         self._upkeep = Upkeep(
-            engine.faults, "uploads", seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX
+            engine.faults, "uploads", Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
         )
         self._not_before = 0.0
         self._hurried_not_before = 0.0

@@ -16,6 +16,7 @@ import structlog
 
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.formats.changes import Changes
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
@@ -74,10 +75,7 @@ class Checkpointer:
         self._thread = OffLoop("checkpoint", 1)
         self._lsn_of_last = engine.applied_lsn
         self._upkeep = Upkeep(
-            engine.faults,
-            "checkpoint",
-            seconds_min=RETRY_SECONDS_MIN,
-            seconds_max=RETRY_SECONDS_MAX,
+            engine.faults, "checkpoint", Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
         )
         self._check = self._upkeep.guarded(self.check, "cannot see whether a checkpoint is due")
         self._untold: dict[str, bytes | None] = {}  # records on their way into a capture

@@ -21,6 +21,7 @@ from millstream.cold.pending_objects import PendingObjects
 from millstream.cold.published_content import PublishedContent
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
 from millstream.formats.runs import Run, Segment, segment_name
@@ -83,9 +84,7 @@ class Flusher:
         self._since_ms = [0] * engine.machine.shards  # 0: the shard holds nothing unpublished
         self._held = PublishedContent(engine.machine.by_id)
         self._waiting: list[tuple[int, Callable[[Exception | None], None]]] = []
-        self._upkeep = Upkeep(
-            engine.faults, "flush", seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX
-        )
+        self._upkeep = Upkeep(engine.faults, "flush", Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX))
         self._check = self._upkeep.guarded(self.check, "cannot see what to flush")
         self._paused_until = 0.0
         self._timer: asyncio.TimerHandle | None = None

@@ -25,6 +25,7 @@ from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.pending_objects import PendingObjects
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.limits import (
     GARBAGE_GRACE_FULL_SECONDS,
@@ -135,8 +136,7 @@ class Garbage:
         self._upkeep = Upkeep(
             engine.faults,
             "garbage",
-            seconds_min=min(RETRY_SECONDS_MIN, GARBAGE_RETRY_SECONDS),
-            seconds_max=GARBAGE_RETRY_SECONDS,
+            Backoff(min(RETRY_SECONDS_MIN, GARBAGE_RETRY_SECONDS), GARBAGE_RETRY_SECONDS),
         )
         self._take_blobs = self._upkeep.guarded(self.take_unused_blobs, COMPLAINT)
         self._remembered: dict[str, Item] = {}  # blobs and orphans

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.faults import Faults
 from millstream.heap import resident_bytes, return_unused
@@ -26,10 +27,7 @@ class MemoryKeeper:
     def __init__(self, faults: Faults | None = None) -> None:
         self._thread = OffLoop("memory", 1)
         self._upkeep = Upkeep(
-            faults or Faults(),
-            "memory",
-            seconds_min=REST_SECONDS_MIN,
-            seconds_max=REST_SECONDS_MAX,
+            faults or Faults(), "memory", Backoff(REST_SECONDS_MIN, REST_SECONDS_MAX)
         )
         self._is_closing = False
         self._floor_bytes = 0  # what was left after the last time

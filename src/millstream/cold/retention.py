@@ -11,6 +11,7 @@ from typing import Protocol
 
 from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.limits import TRIMS_AT_ONCE
 from millstream.state.commands import TrimStream
@@ -35,7 +36,7 @@ class RetentionSweeps:
         self._interval_seconds = interval_seconds
         self._thread = OffLoop("retention", 1)
         self._upkeep = Upkeep(
-            engine.faults, "retention", seconds_min=RETRY_SECONDS_MIN, seconds_max=RETRY_SECONDS_MAX
+            engine.faults, "retention", Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
         )
         self._timer: asyncio.TimerHandle | None = None
         self._is_closing = False

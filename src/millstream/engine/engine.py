@@ -101,6 +101,15 @@ class Engine:
     def submit_and_forget(self, command: AnyCommand) -> None:
         self.submit_entry((command, _ignore, None))
 
+    async def perform(self, command: AnyCommand) -> Outcome:
+        """What became of the command, once it is applied or refused; StreamErrors are returned.
+
+        Cancelled: it may be applied all the same.
+        """
+        told: asyncio.Future[Outcome] = self._loop.create_future()
+        self.submit(command, _tell, told)
+        return await told
+
     def submit_entry(self, entry: Entry) -> None:
         steps = self.machine.prepare(entry[0])
         is_prepared = self._prepare(steps, entry)
@@ -267,6 +276,11 @@ class Engine:
 
 def _ignore(context: object, outcome: Outcome) -> None:
     pass
+
+
+def _tell(told: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not told.done():
+        told.set_result(outcome)
 
 
 def _nothing(*_: object) -> None:

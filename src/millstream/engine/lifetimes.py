@@ -10,6 +10,7 @@ import asyncio
 import heapq
 from typing import TYPE_CHECKING, Protocol
 
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
 from millstream.limits import DUE_STREAMS_AT_ONCE, EXPIRIES_AT_ONCE
@@ -49,9 +50,7 @@ class Lifetimes:
         self._touching: set[int] = set()  # streams whose renewal is on its way to the journal
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._upkeep = Upkeep(
-            engine.faults, "lifetimes", seconds_min=RETRY_SECONDS, seconds_max=RETRY_SECONDS_MAX
-        )
+        self._upkeep = Upkeep(engine.faults, "lifetimes", Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX))
         # Streams that met an error and have not been got over since: is another look set?
         self._failed: dict[int, bool] = {}
 

@@ -16,12 +16,11 @@ from typing import Any
 
 import structlog
 
+from millstream.engine.timings import DOUBLINGS_MAX, Backoff
 from millstream.errors import StreamError
 from millstream.faults import Faults, Service
 
 logger = structlog.get_logger("millstream.upkeep")
-
-DOUBLINGS_MAX = 10
 
 
 def is_expected(error: BaseException) -> bool:
@@ -32,16 +31,12 @@ def is_expected(error: BaseException) -> bool:
 class Upkeep:
     """What one service knows of its failures. Belongs to the event loop, and raises nothing."""
 
-    def __init__(
-        self, faults: Faults, service: Service, *, seconds_min: float, seconds_max: float
-    ) -> None:
-        """The seconds are those of the back-off."""
+    def __init__(self, faults: Faults, service: Service, backoff: Backoff) -> None:
         self.failures = 0  # in a row
         self.error: BaseException | None = None  # the last of them
         self._faults = faults
         self._service = service
-        self._seconds_min = seconds_min
-        self._seconds_max = seconds_max
+        self._backoff = backoff
         self._is_told = False  # the log says already that the world is in the way
 
     def failed(self, error: BaseException, complaint: str) -> float:
@@ -52,9 +47,8 @@ class Upkeep:
         elif not self._is_told:
             self._is_told = True
             logger.warning(complaint, service=self._service, error=str(error))
-        delay = min(self._seconds_max, self._seconds_min * float(1 << self.failures))
         self.failures = min(self.failures + 1, DOUBLINGS_MAX)
-        return delay
+        return self._backoff.seconds(self.failures)
 
     def worked(self) -> bool:
         """The service did what it is there for; whether it had failed before."""

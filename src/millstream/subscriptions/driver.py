@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
 from millstream.limits import WAKE_STREAMS_MAX, WEBHOOK_SECONDS_MAX
@@ -64,10 +65,7 @@ class Driver:
         self._submitted: set[str] = set()  # subscriptions with a command of ours on its way
         self._sending: set[str] = set()  # wakes whose webhook is under way
         self._upkeep = Upkeep(
-            engine.faults,
-            "subscriptions",
-            seconds_min=RETRY_SECONDS_MIN,
-            seconds_max=RETRY_SECONDS_MAX,
+            engine.faults, "subscriptions", Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
         )
         self._failed: dict[str, str] = {}  # subscriptions that met an error, and doing what
         self._stopped = False

@@ -22,6 +22,7 @@ from millstream.cold.eviction import Eviction
 from millstream.cold.memory_keeper import MemoryKeeper
 from millstream.cold.retention import RetentionSweeps
 from millstream.config import Config
+from millstream.engine.timings import Backoff
 from millstream.faults import Faults, Service
 from millstream.http.message import Request
 from millstream.jobs.pipeline_process import PipelineProcess
@@ -331,7 +332,7 @@ STEPS = [
     Step("flush", FLUSH, lambda w: w.machine.changes, "hot_streams"),
     Step("flush", FLUSH, module("cold.flusher"), "_content"),
     Step("flush", FLUSH, module("cold.flusher"), "segment_name"),
-    Step("flush", FLUSH, lambda w: w.holds, "add"),
+    Step("flush", FLUSH, lambda w: w.pending, "add"),
     Step("flush", FLUSH, module("cold.flusher"), "encode_segment"),
     Step("flush", FLUSH, lambda w: w.objects, "put"),
     Step("flush", FLUSH, module("cold.flusher"), "PublishRuns"),
@@ -473,7 +474,7 @@ def test_a_stop_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
     async def story() -> None:
         world = TierWorld(tmp_path)
         world.start()
-        world.checkpointer._upkeep._seconds_min = world.checkpointer._upkeep._seconds_max = 3600.0
+        world.checkpointer._upkeep._backoff = Backoff(3600.0, 3600.0)
         await world.create(b"a", bytes(2 * MIB))
         sabotage = Sabotage(world.catalog, "merge", RuntimeError("injected"))
         world.checkpointer.run(lambda: None)
