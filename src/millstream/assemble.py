@@ -69,7 +69,7 @@ from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.reserve import Reserve
-from millstream.journal.wal import WalJournal
+from millstream.journal.wal import LogPlace, WalJournal
 from millstream.limits import (
     GARBAGE_GRACE_SECONDS,
     ORPHAN_AGE_SECONDS,
@@ -145,14 +145,15 @@ def _open_folder(config: Config, folder: DataFolder, stop: Stop, faults: Faults)
     reserve.release_if_needed()
     objects = ObjectStore(cold_settings(config))
     claim_store(objects, folder.store_id)
-    machine, catalog, writer, lsn = recover(config, folder)
 
     def fail(error: OSError) -> None:
         stop.request(exit_code=1)
         logger.error("the log cannot be written; stopping", error=str(error))
 
-    journal = WalJournal(writer, fail, reserve, faults)
-    disk = DiskStorage(folder, catalog, objects, writer.log_bytes)
+    place = LogPlace(OsDisk(), folder.wal, folder.store_id, config.wal_segment_bytes)
+    journal = WalJournal(place, fail, reserve, faults)
+    machine, catalog, lsn = recover(config, folder, journal)
+    disk = DiskStorage(folder, catalog, objects, journal.log_bytes)
     return Storage(machine, journal, lsn, folder.store_id, ObjectBlobs(objects), disk)
 
 

@@ -15,10 +15,10 @@ from millstream.formats.images import HotContent
 from millstream.formats.runs import Run
 from millstream.formats.wal import crc32c
 from millstream.journal.checkpoints import Checkpoint, checkpoint_name, load_checkpoint
+from millstream.journal.contract import Journal
 from millstream.journal.disk import Disk, OsDisk
 from millstream.journal.folder import DataFolder, Places
-from millstream.journal.recovery import holds_whole_log, recover_log
-from millstream.journal.segments import SegmentWriter
+from millstream.journal.recovery import holds_whole_log
 from millstream.journal.skipped import SkippedRecord, is_named, load_skipped, skip_record
 from millstream.state.commands import PublishRuns, decode_command
 from millstream.state.images import restore_hot, restore_stream
@@ -35,12 +35,12 @@ RESTORED = "restored"  # record of a catalog that came out of the cold store
 class Recovered(NamedTuple):
     machine: StateMachine
     catalog: Catalog
-    writer: SegmentWriter
     lsn: int
 
 
-def recover(config: Config, folder: DataFolder) -> Recovered:
-    """Raises StartupError; blocks while it reads.
+def recover(config: Config, folder: DataFolder, journal: Journal) -> Recovered:
+    """Everything up to the end of the journal, which goes on from there. Raises StartupError;
+    blocks while it reads.
 
     A record that cannot be applied has left half of it behind: when it shall be left out, all is
     read once more from the start.
@@ -48,7 +48,7 @@ def recover(config: Config, folder: DataFolder) -> Recovered:
     while True:
         catalog = Catalog.open(folder.catalog, config.shards, folder.store_id)
         try:
-            return _recover(config, folder, catalog)
+            return _recover(folder, catalog, journal)
         except UnusableRecord as error:
             catalog.close()
             if not is_named(error, config.skip_record or ()):
@@ -62,23 +62,11 @@ def recover(config: Config, folder: DataFolder) -> Recovered:
             raise
 
 
-def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
-    disk = OsDisk()
-    machine, lsn = load_state(disk, folder, catalog, catalog.shards)
+def _recover(folder: DataFolder, catalog: Catalog, journal: Journal) -> Recovered:
+    machine, lsn = load_state(OsDisk(), folder, catalog, catalog.shards)
     replay = Replay(machine, load_skipped(folder.path))
-    recovered = recover_log(disk, folder.wal, folder.store_id, lsn, replay)
+    last_lsn = journal.replay(lsn, replay)
     machine.ended.clear()
-    if recovered.cut is not None:
-        logger.warning("cut the torn end of the log", place=recovered.cut)
-    writer = SegmentWriter(
-        disk,
-        folder.wal,
-        folder.store_id,
-        config.wal_segment_bytes,
-        next_segment=recovered.next_segment,
-        next_lsn=recovered.next_lsn,
-        sealed=recovered.sealed,
-    )
     logger.info(
         "recovered",
         streams=len(machine.names),
@@ -86,7 +74,7 @@ def _recover(config: Config, folder: DataFolder, catalog: Catalog) -> Recovered:
         records_replayed=replay.records,
         **({"records_skipped": replay.skipped} if replay.skipped else {}),
     )
-    return Recovered(machine, catalog, writer, recovered.next_lsn - 1)
+    return Recovered(machine, catalog, last_lsn)
 
 
 def load_state(

@@ -30,6 +30,7 @@ from millstream.tier.objects import ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
 from tests.cold.backup_world import QUIET, Writer, run_command, serving
 from tests.crash.wal_files import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, parse_records
+from tests.unit.journal.log_files import folder_journal
 
 FLAGS = (*QUIET, "--shards", "2", "--wal-segment-bytes", "4096")
 SHARDS = 2
@@ -110,7 +111,7 @@ def started(folder: Path) -> dict[str, Any]:
     objects = ObjectStore(cold_settings(config))
     try:
         claim_store(objects, data_folder.store_id)
-        recovered = recover(config, data_folder)
+        recovered = recover(config, data_folder, folder_journal(data_folder))
         catalog = recovered.catalog
         reader = SegmentReader(objects, 0)
         hot = settle(recovered.machine, catalog, recovered.lsn)

@@ -8,6 +8,7 @@ from millstream.config import build_config
 from millstream.journal.folder import DataFolder
 from millstream.recover import recover
 from tests.support.server import running_server
+from tests.unit.journal.log_files import folder_journal
 
 STREAMS, APPENDS, SIZE = 8, 20, 10_000
 
@@ -32,7 +33,7 @@ def test_content_that_is_in_the_store_is_not_brought_back_from_the_log(tmp_path:
 
     config = build_config({"data_dir": str(data)}, {})
     folder = DataFolder(data)
-    machine, catalog, writer, _ = recover(config, folder)
+    machine, catalog, _ = recover(config, folder, folder_journal(folder))
     try:
         logs = [stream.log for stream in machine.by_id.values()]
         assert sum(log.tail_byte for log in logs) == STREAMS * APPENDS * SIZE
@@ -41,6 +42,5 @@ def test_content_that_is_in_the_store_is_not_brought_back_from_the_log(tmp_path:
         held = sum(sum(map(len, log.datas)) for log in logs)
         assert held == sum(machine.changes.hot_bytes)
     finally:
-        writer.close()
         catalog.close()
         folder.close()

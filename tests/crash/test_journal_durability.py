@@ -20,7 +20,7 @@ from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
 from millstream.journal.recovery import recover_log
 from millstream.journal.segments import SEGMENT_SUFFIX, SegmentWriter
-from millstream.journal.wal import WalJournal
+from millstream.journal.wal import LogPlace, WalJournal
 from millstream.state.commands import Append, NoOp, encode_command
 from tests.crash.content import Kind
 from tests.crash.simulated_disk import SimulatedDisk
@@ -37,9 +37,7 @@ STOP_SECONDS_MAX = 15
 class BreakingDisk(SimulatedDisk):
     """After so many steps every further one is an input/output error."""
 
-    def __init__(self, steps_until_broken: int) -> None:
-        super().__init__()
-        self.steps_until_broken = steps_until_broken
+    steps_until_broken = 10**9
 
     def step(self) -> None:
         self.steps_until_broken -= 1
@@ -52,11 +50,12 @@ class Witness:
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
-        self.writer = SegmentWriter(disk, WAL, STORE, 2048, next_segment=1, next_lsn=1)
         self.heard: list[bytes] = []
         self.refused: list[StreamError] = []
         self.failures: list[OSError] = []
         self.early: list[bytes] = []
+        self.journal = WalJournal(LogPlace(disk, WAL, STORE, 2048), failed=self.failures.append)
+        self.journal.replay(0, lambda lsn, payload: None)
 
     def hear_committed(self, entries: list[Entry], last_lsn: int) -> None:
         durable = self.durable_payloads()
@@ -76,11 +75,11 @@ class Witness:
             record.payload
             for name, inode in self.disk.folders[WAL].durable.items()
             if name.endswith(SEGMENT_SUFFIX)
-            for record in find_records(inode.durable, 0, self.writer.salt)
+            for record in find_records(inode.durable, 0, self.journal._writer.salt)
         }
 
     async def run(self, appends: int) -> None:
-        journal = WalJournal(self.writer, failed=self.failures.append)
+        journal = self.journal
         journal.start(asyncio.get_running_loop(), self.hear_committed, self.hear_refused)
         dice = random.Random(1)
         for number in range(appends):
@@ -113,8 +112,9 @@ def test_the_journal_answers_nothing_before_it_is_durable() -> None:
 @pytest.mark.parametrize("steps", [0, 3, 8, 20, 45, 90])
 def test_a_broken_disk_ends_the_journal_without_a_lie_and_without_a_hang(steps: int) -> None:
     """What was committed is kept, the rest is refused as unknown, and a stop still gets through."""
-    disk = BreakingDisk(steps)
+    disk = BreakingDisk()
     witness = Witness(disk)
+    disk.steps_until_broken = steps
     asyncio.run(witness.run(60))
     assert not witness.early
     assert len(witness.failures) == 1

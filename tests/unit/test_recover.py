@@ -18,11 +18,11 @@ from millstream.formats.changes import Changes
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
-from millstream.journal.wal import WalJournal
 from millstream.recover import recover
 from millstream.state.commands import Append, CreateStream
 from millstream.state.records import take_records
 from millstream.tier.catalog import Catalog
+from tests.unit.journal.log_files import folder_journal
 from tests.unit.state.content import Contents
 
 NOW_MS = ManualClock().now_ms()
@@ -45,8 +45,8 @@ class Place:
 
     async def _fill(self) -> Changes:
         folder = DataFolder(self.path)
-        recovered = recover(self.config, folder)
-        journal = WalJournal(recovered.writer, lambda error: None)
+        journal = folder_journal(folder)
+        recovered = recover(self.config, folder, journal)
         engine = Engine(recovered.machine, journal, ManualClock(), 0)
         engine.start(asyncio.get_running_loop())
         paths = [b"b/%d" % number for number in range(5)]
@@ -96,14 +96,13 @@ class Place:
     def recovered(self) -> dict[bytes, list[bytes]]:
         folder = DataFolder(self.path)
         try:
-            machine, catalog, writer, lsn = recover(self.config, folder)
+            machine, catalog, lsn = recover(self.config, folder, folder_journal(folder))
             assert lsn == 8
             keys = list(machine.names.keys_from(b""))
             streams = [machine.find(key) for key in keys]
             assert machine.names.buckets[b"b"].streams == len(keys)
             contents = Contents(machine)
             found = {s.path: contents.messages(s) for s in streams if s is not None}
-            writer.close()
             catalog.close()
             return found
         finally:

@@ -14,7 +14,6 @@ import structlog
 from millstream.clock import ManualClock
 from millstream.config import Config
 from millstream.errors import StartupError, UnusableRecord
-from millstream.formats.wal import encode_batch
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
@@ -24,6 +23,7 @@ from millstream.state.commands import AnyCommand, Append, CreateStream, encode_c
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Outcome
 from millstream.state.records import take_records
+from tests.unit.journal.log_files import folder_journal
 from tests.unit.state.content import Contents
 
 NOW_MS = ManualClock().now_ms()
@@ -43,16 +43,15 @@ class Place:
         self.folder = DataFolder(path)
 
     def write(self, *payloads: bytes) -> None:
-        recovered = recover(self.config, self.folder)
-        recovered.writer.write_encoded(
-            encode_batch(payloads, recovered.writer.next_lsn, recovered.writer.salt), len(payloads)
-        )
-        recovered.writer.close()
-        recovered.catalog.close()
+        journal = folder_journal(self.folder)
+        recover(self.config, self.folder, journal).catalog.close()
+        journal._writer.write_batch(payloads)
+        journal._writer.close()
 
     def start(self, *places: str) -> Recovered:
         named = tuple((file, int(at)) for file, at in (place.rsplit(":", 1) for place in places))
-        return recover(dataclasses.replace(self.config, skip_record=named), self.folder)
+        config = dataclasses.replace(self.config, skip_record=named)
+        return recover(config, self.folder, folder_journal(self.folder))
 
     def refused(self, *places: str) -> UnusableRecord:
         with pytest.raises(UnusableRecord) as raised:
@@ -62,7 +61,6 @@ class Place:
     def messages(self, *places: str) -> dict[bytes, list[bytes]]:
         """What is there after a start."""
         recovered = self.start(*places)
-        recovered.writer.close()
         try:
             contents = Contents(recovered.machine)
             return {s.path: contents.messages(s) for s in recovered.machine.by_id.values()}
@@ -189,7 +187,6 @@ def test_once_a_checkpoint_has_passed_it_nothing_is_left_to_leave_out(
     blocks = encode_checkpoint(place.folder.store_id, changes, hot)
     store_checkpoint(OsDisk(), place.folder.checkpoints, capture.lsn, blocks)
     recovered.catalog.merge(changes)
-    recovered.writer.close()
     recovered.catalog.close()
     (place.folder.path / SKIPPED_FILE).unlink()
     assert place.messages() == {b"a": [b"two"]}

@@ -13,6 +13,7 @@ from millstream.state.outcomes import Outcome
 # Called once, right after its command was applied or refused, with the context it came with.
 Reply = Callable[[Any, Outcome], None]
 Entry = tuple[AnyCommand, Reply, Any]
+Replay = Callable[[int, bytes], None]  # the position of a command, and its bytes in the log
 
 
 class JournalStats:
@@ -30,7 +31,19 @@ COMMIT_SECONDS_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05
 
 
 class Journal(Protocol):
+    """One log per process: one order of all commands, one position, whatever the shards."""
+
     stats: JournalStats
+
+    def replay(self, after_lsn: int, apply: Replay) -> int:
+        """Before `start`: hands over every command behind `after_lsn` that was ever acknowledged,
+        once and in order. The position of the last one; the journal goes on behind it.
+
+        Blocks. Raises StartupError when the log does not check out, UnusableRecord when `apply`
+        fails on a command that does; nothing of the log is changed then, and it may be called
+        again.
+        """
+        ...
 
     def start(
         self,

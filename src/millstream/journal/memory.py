@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from millstream.errors import StreamError
-from millstream.journal.contract import Entry, JournalStats
+from millstream.journal.contract import Entry, JournalStats, Replay
 from millstream.limits import COMMIT_COMMANDS_MAX
 
 
@@ -18,6 +18,10 @@ class MemoryJournal:
         self._lsn = 0
         self.log_bytes = 0
         self.is_full = False
+
+    def replay(self, after_lsn: int, apply: Replay) -> int:
+        self._lsn = after_lsn
+        return after_lsn
 
     def start(
         self,

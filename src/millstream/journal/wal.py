@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -26,7 +26,9 @@ from millstream.errors import (
 )
 from millstream.faults import Faults
 from millstream.formats.wal import encode_batch, encode_parts
-from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats
+from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry, JournalStats, Replay
+from millstream.journal.disk import Disk
+from millstream.journal.recovery import recover_log
 from millstream.journal.reserve import NO_ROOM, Reserve
 from millstream.journal.segments import SegmentWriter
 from millstream.limits import COMMIT_COMMANDS_MAX, FULL_DISK_LOOK_SECONDS
@@ -43,12 +45,23 @@ Encoded = TypeVar("Encoded")
 Work = tuple[bytes, int] | Sequence[Sequence[bytes]]  # a batch and its records, or its parts
 
 
+class LogPlace(NamedTuple):
+    """Where a log lies, and how large its files become."""
+
+    disk: Disk
+    folder: str
+    store_id: str
+    segment_bytes: int
+
+
 class WalJournal:
     """Fails stop: `failed` is called when the disk errs and the outcome is unknown."""
 
+    _writer: SegmentWriter  # since `replay`: only who has read the log can go on writing it
+
     def __init__(
         self,
-        writer: SegmentWriter,
+        place: LogPlace,
         failed: Callable[[OSError], None],
         reserve: Reserve | None = None,
         faults: Faults | None = None,
@@ -59,7 +72,7 @@ class WalJournal:
         self._reserve = reserve
         self._room_timer: asyncio.TimerHandle | None = None
         self.stats = JournalStats()
-        self._writer = writer
+        self._place = place
         self._failed = failed
         self._pending: list[Entry] = []
         self._in_flight: list[Entry] = []
@@ -73,6 +86,23 @@ class WalJournal:
             threading.Thread(target=self._write_batches, name="wal-writer", daemon=True),
             threading.Thread(target=self._do_chores, name="wal-chores", daemon=True),
         ]
+
+    def replay(self, after_lsn: int, apply: Replay) -> int:
+        """Also cuts off what a crash left half-written behind the last acknowledged command."""
+        disk, folder, store_id, segment_bytes = self._place
+        recovered = recover_log(disk, folder, store_id, after_lsn, apply)
+        if recovered.cut is not None:
+            logger.warning("cut the torn end of the log", place=recovered.cut)
+        self._writer = SegmentWriter(
+            disk,
+            folder,
+            store_id,
+            segment_bytes,
+            next_segment=recovered.next_segment,
+            next_lsn=recovered.next_lsn,
+            sealed=recovered.sealed,
+        )
+        return recovered.next_lsn - 1
 
     def start(
         self,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from millstream.formats.wal import RECORD_HEADER_BYTES, decode_record, decode_segment_header
-from millstream.journal.disk import Disk
+from millstream.journal.disk import Disk, OsDisk
+from millstream.journal.folder import DataFolder
 from millstream.journal.recovery import Recovered, recover_log
+from millstream.journal.reserve import Reserve
 from millstream.journal.segments import SegmentWriter, segment_name
+from millstream.journal.wal import LogPlace, WalJournal
 from tests.unit.journal.fake_disk import FakeDisk
 
 FOLDER = "/data/wal"
@@ -34,6 +38,25 @@ def writer_on(disk: Disk, recovered: Recovered | None = None, **options: Any) ->
         }
     size = options.pop("segment_bytes", SEGMENT_BYTES)
     return SegmentWriter(disk, FOLDER, STORE_ID, size, **(going_on | options))
+
+
+def journal_on(
+    disk: Disk,
+    failed: Callable[[OSError], None],
+    reserve: Reserve | None = None,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> WalJournal:
+    """Has read what the disk holds, and may be started."""
+    journal = WalJournal(LogPlace(disk, FOLDER, STORE_ID, segment_bytes), failed, reserve)
+    journal.replay(0, lambda lsn, payload: None)
+    return journal
+
+
+def folder_journal(folder: DataFolder, segment_bytes: int = 1 << 20) -> WalJournal:
+    """On a real folder. It has read nothing yet."""
+    place = LogPlace(OsDisk(), folder.wal, folder.store_id, segment_bytes)
+    return WalJournal(place, lambda error: None)
 
 
 def recover(disk: Disk, after_lsn: int = 0) -> tuple[Recovered, dict[int, bytes]]:

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from millstream.errors import ShuttingDown
+from millstream.errors import ShuttingDown, UnusableRecord
 from millstream.journal.contract import Entry, Journal
 from millstream.journal.memory import MemoryJournal
-from millstream.journal.wal import WalJournal
+from millstream.journal.wal import LogPlace, WalJournal
 from millstream.limits import COMMIT_COMMANDS_MAX
 from millstream.state.commands import Append, decode_command
 from tests.unit.journal.fake_disk import FakeDisk
 from tests.unit.journal.listeners import PATIENCE_SECONDS, Listener, entry, ignore
-from tests.unit.journal.log_files import recover, writer_on
+from tests.unit.journal.log_files import FOLDER, STORE_ID, journal_on, recover
 
 Story = Callable[[Journal, Listener], Awaitable[None]]
 
@@ -26,7 +26,7 @@ def fail(error: OSError) -> None:
 
 
 def wal_journal() -> Journal:
-    return WalJournal(writer_on(FakeDisk(), segment_bytes=1024), fail)
+    return journal_on(FakeDisk(), fail, segment_bytes=1024)
 
 
 @pytest.fixture(params=[MemoryJournal, wal_journal], ids=["memory", "wal"])
@@ -128,7 +128,7 @@ def test_large_commands_are_recovered_as_they_were() -> None:
     disk = FakeDisk()
 
     async def story() -> None:
-        journal, listener = WalJournal(writer_on(disk, segment_bytes=2048), fail), Listener()
+        journal, listener = journal_on(disk, fail, segment_bytes=2048), Listener()
         listener.start(journal)
         for number in range(40):
             if number % 3:
@@ -289,3 +289,95 @@ def test_a_journal_that_shall_take_nothing_more_refuses_what_is_not_being_writte
         assert journal.depth == 0
 
     tell(story)
+
+
+# What outlives the process: asked of every journal that keeps anything
+
+
+class Kept:
+    """A durable journal, again and again on the same disk."""
+
+    def __init__(self) -> None:
+        self.disk = FakeDisk()
+
+    def open(self) -> Journal:
+        place = LogPlace(self.disk, FOLDER, STORE_ID, 1024)
+        return WalJournal(place, fail)
+
+    async def write(self, *numbers: int, after_lsn: int = 0) -> None:
+        """One run of a server that commits these and stops."""
+        journal, listener = self.open(), Listener()
+        journal.replay(after_lsn, lambda lsn, payload: None)
+        listener.start(journal)
+        for number in numbers:
+            journal.submit(entry(number))
+            await listener.wait_for(number)
+        await journal.close()
+
+    def replayed(self, after_lsn: int = 0) -> tuple[dict[int, int], int]:
+        found: dict[int, int] = {}
+
+        def apply(lsn: int, payload: bytes) -> None:
+            assert lsn == max(found, default=after_lsn) + 1, "in order, and none left out"
+            found[lsn] = decode_command(payload).now_ms
+
+        return found, self.open().replay(after_lsn, apply)
+
+
+@pytest.mark.parametrize("kept", [Kept])
+def test_all_that_was_committed_is_replayed_in_order(kept: type[Kept]) -> None:
+    log = kept()
+    assert log.replayed() == ({}, 0)
+    asyncio.run(log.write(*range(100)))
+    assert log.replayed() == ({n + 1: n for n in range(100)}, 100)
+
+
+@pytest.mark.parametrize("kept", [Kept])
+def test_a_replay_begins_behind_the_position_it_is_given(kept: type[Kept]) -> None:
+    log = kept()
+    asyncio.run(log.write(*range(50)))
+    assert log.replayed(47) == ({48: 47, 49: 48, 50: 49}, 50)
+    assert log.replayed(50) == ({}, 50)
+
+
+@pytest.mark.parametrize("kept", [Kept])
+def test_positions_go_on_where_the_run_before_ended(kept: type[Kept]) -> None:
+    log = kept()
+    for run in range(5):
+        asyncio.run(log.write(10 * run, 10 * run + 1))
+    assert log.replayed() == ({i + 1: 10 * (i // 2) + i % 2 for i in range(10)}, 10)
+
+
+@pytest.mark.parametrize("kept", [Kept])
+def test_a_command_that_cannot_be_applied_stops_the_replay_and_changes_nothing(
+    kept: type[Kept],
+) -> None:
+    log = kept()
+    asyncio.run(log.write(*range(9)))
+
+    def apply(lsn: int, payload: bytes) -> None:
+        if lsn == 4:
+            raise KeyError("no such stream")
+
+    journal = log.open()
+    before = {path: bytes(inode.content) for path, inode in log.disk.files.items()}
+    with pytest.raises(UnusableRecord):
+        journal.replay(0, apply)
+    assert before == {path: bytes(inode.content) for path, inode in log.disk.files.items()}
+    assert journal.replay(4, lambda lsn, payload: None) == 9, "it may be called again"
+
+
+@pytest.mark.parametrize("make", [MemoryJournal, lambda: Kept().open()], ids=["memory", "wal"])
+def test_a_journal_goes_on_behind_the_position_it_was_given(make: Callable[[], Journal]) -> None:
+    """The checkpoint may know more than a log that was lost."""
+
+    async def story() -> None:
+        journal, listener = make(), Listener()
+        assert journal.replay(41, lambda lsn, payload: None) == 41
+        listener.start(journal)
+        journal.submit(entry(0))
+        await listener.wait_for(0)
+        assert listener.lsns == [42]
+        await journal.close()
+
+    asyncio.run(story())

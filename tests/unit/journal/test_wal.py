@@ -20,11 +20,10 @@ from millstream.errors import (
 )
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Entry
 from millstream.journal.reserve import Reserve
-from millstream.journal.wal import WalJournal
 from millstream.state.commands import NoOp, decode_command
 from tests.unit.journal.fake_disk import FakeDisk
 from tests.unit.journal.listeners import PATIENCE_SECONDS, Listener, entry, ignore
-from tests.unit.journal.log_files import FOLDER, recover, writer_on
+from tests.unit.journal.log_files import FOLDER, journal_on, recover
 
 BROKEN = OSError(errno.EIO, "Input/output error")
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -37,9 +36,7 @@ class Desk:
         self.disk = FakeDisk()
         self.failures: list[OSError] = []
         self.listener = Listener()
-        self.journal = WalJournal(
-            writer_on(self.disk, segment_bytes=segment_bytes), self.failures.append
-        )
+        self.journal = journal_on(self.disk, self.failures.append, segment_bytes=segment_bytes)
 
     def submit(self, *numbers: int) -> None:
         for number in numbers:
@@ -401,10 +398,8 @@ def test_only_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
 
     async def run() -> None:
         desk = Desk()
-        desk.journal = WalJournal(
-            writer_on(desk.disk, segment_bytes=4096),
-            desk.failures.append,
-            Reserve(str(tmp_path), 4096),
+        desk.journal = journal_on(
+            desk.disk, desk.failures.append, Reserve(str(tmp_path), 4096), segment_bytes=4096
         )
         desk.disk.failing["create_zeroed"] = FULL  # no spare is made ahead
         desk.listener.start(desk.journal)
@@ -418,10 +413,8 @@ def test_only_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
 def test_on_a_full_disk_what_makes_room_is_taken_in_its_order(tmp_path: Path) -> None:
     async def run() -> None:
         desk = Desk()
-        desk.journal = WalJournal(
-            writer_on(desk.disk, segment_bytes=4096),
-            desk.failures.append,
-            Reserve(str(tmp_path), 4096),
+        desk.journal = journal_on(
+            desk.disk, desk.failures.append, Reserve(str(tmp_path), 4096), segment_bytes=4096
         )
         desk.listener.start(desk.journal)
         async with asyncio.timeout(PATIENCE_SECONDS):
