@@ -126,11 +126,19 @@ READ_AHEAD_STREAMS_MAX = 1024  # streams whose last window is remembered, to kno
 TRIMS_AT_ONCE = 200  # streams whose old content is given up in one go on the loop
 REPLACED_SEGMENTS_KEPT = 8192  # names of those that swaps took: those of 32 of the largest jobs
 CHECKPOINT_SECONDS_MAX = 60.0  # between two checkpoints when anything changed, however little
-HELD_DROPS_AT_ONCE = 200  # of held runs in one go on the loop, about half a millisecond
-HELD_RUN_OVERHEAD = 256  # bytes of objects that published content costs in memory beside itself
-HELD_BACK_SECONDS = 2.0  # an append waits for room in memory; flushes make it in a fraction of this
-HELD_BACK_MAX = 10_000  # appends that wait at once; their bodies are bounded as all bodies are
+PUBLISHED_DROPS_AT_ONCE = 200  # of published runs in one go on the loop, about half a millisecond
+PUBLISHED_RUN_OVERHEAD = (
+    256  # bytes of objects that published content costs in memory beside itself
+)
+APPEND_WAIT_SECONDS = (
+    2.0  # an append waits for room in memory; flushes make it in a fraction of this
+)
+APPENDS_WAITING_MAX = (
+    10_000  # appends that wait at once; their bodies are bounded as all bodies are
+)
 UNUSED_MEMORY_BYTES = 16 * MIB  # growth of the process after which freed memory is given back
 DECODES_MAX = 2  # row groups decoded at once: each takes several times its size for a moment
-HELD_MEMORY_FACTOR = 1.5  # memory that published content takes for each byte, holes in the heap too
+PUBLISHED_MEMORY_FACTOR = (
+    1.5  # memory that published content takes for each byte, holes in the heap too
+)
 SHARDS_DEFAULT = 16  # parts of a new catalog: each is merged alone, and has enough to do it for

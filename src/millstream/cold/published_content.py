@@ -6,7 +6,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from millstream.formats.runs import Run
-from millstream.limits import HELD_DROPS_AT_ONCE, HELD_MEMORY_FACTOR, HELD_RUN_OVERHEAD
+from millstream.limits import (
+    PUBLISHED_DROPS_AT_ONCE,
+    PUBLISHED_MEMORY_FACTOR,
+    PUBLISHED_RUN_OVERHEAD,
+)
 from millstream.state.stream import Stream
 
 
@@ -35,7 +39,7 @@ class PublishedContent:
 
     def shrink(self, allowed_bytes: int) -> bool:
         """Drops the oldest; False when it is still too much, because nobody shall wait for it."""
-        for _ in range(HELD_DROPS_AT_ONCE):
+        for _ in range(PUBLISHED_DROPS_AT_ONCE):
             if self.memory_bytes <= max(allowed_bytes, 0):
                 return True
             self._drop_one()
@@ -55,4 +59,4 @@ class PublishedContent:
 
 
 def _memory_bytes(size: int) -> int:
-    return int(size * HELD_MEMORY_FACTOR) + HELD_RUN_OVERHEAD
+    return int(size * PUBLISHED_MEMORY_FACTOR) + PUBLISHED_RUN_OVERHEAD

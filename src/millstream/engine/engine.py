@@ -116,7 +116,7 @@ class Engine:
         if is_prepared:
             self._hand_over(entry)
         elif is_prepared is False:
-            self.machine.horizon.hold()
+            self.machine.horizon.pause()
             self._loop.call_soon(self._prepare_more, steps, entry)
 
     def _hand_over(self, entry: Entry) -> None:
@@ -131,7 +131,7 @@ class Engine:
         if is_prepared is False:
             self._loop.call_soon(self._prepare_more, steps, entry)
             return
-        self.machine.horizon.release()
+        self.machine.horizon.resume()
         if is_prepared:
             self._hand_over(entry)
 
@@ -196,7 +196,7 @@ class Engine:
     def _fail(self, error: Exception, command: AnyCommand, lsn: int) -> None:
         """The log has a command that memory has not, or half of it: only a restart mends that.
 
-        Nothing is applied any more and nothing may be taken down from this state.
+        Nothing is applied any more and nothing of this state may be written to disk.
         """
         self.failure = error
         self.faults.report("apply", error)

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from millstream.errors import HotBudgetUsed
 from millstream.faults import Faults
 from millstream.journal.contract import Entry
-from millstream.limits import HELD_BACK_MAX, HELD_BACK_SECONDS
+from millstream.limits import APPEND_WAIT_SECONDS, APPENDS_WAITING_MAX
 
 
-class _HeldBack(NamedTuple):
+class _WaitingAppend(NamedTuple):
     until: float
     shard: int
     entry: Entry
@@ -31,7 +31,7 @@ class HotBudget:
         self._submit = submit
         self._faults = faults or Faults()
         self._is_store_failing = False
-        self._waiting: deque[_HeldBack] = deque()
+        self._waiting: deque[_WaitingAppend] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -45,25 +45,27 @@ class HotBudget:
         """Now, when there is room, or never: then the entry's reply gets HotBudgetUsed."""
         if shard not in self.full_shards:
             self._submit(entry)
-        elif self._is_store_failing or len(self._waiting) >= HELD_BACK_MAX:
+        elif self._is_store_failing or len(self._waiting) >= APPENDS_WAITING_MAX:
             self._refuse(entry)
         else:
-            self._waiting.append(_HeldBack(self._loop.time() + HELD_BACK_SECONDS, shard, entry))
+            self._waiting.append(
+                _WaitingAppend(self._loop.time() + APPEND_WAIT_SECONDS, shard, entry)
+            )
             if self._timer is None:
-                self._timer = self._loop.call_later(HELD_BACK_SECONDS, self._give_up)
+                self._timer = self._loop.call_later(APPEND_WAIT_SECONDS, self._give_up)
 
     def set_full(self, shards: frozenset[int], *, is_store_failing: bool) -> None:
         self.full_shards = shards
         self._is_store_failing = is_store_failing
         if self._waiting:
             waiting, self._waiting = self._waiting, deque()
-            for held in waiting:
-                if held.shard not in shards:
-                    self._submit(held.entry)
+            for append in waiting:
+                if append.shard not in shards:
+                    self._submit(append.entry)
                 elif is_store_failing:
-                    self._refuse(held.entry)
+                    self._refuse(append.entry)
                 else:
-                    self._waiting.append(held)
+                    self._waiting.append(append)
 
     def _give_up(self) -> None:
         self._timer = None

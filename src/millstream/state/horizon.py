@@ -19,7 +19,7 @@ class Horizon:
         self._returned = 0  # commands that came back from the journal
         self._depth: Callable[[], int] = _none  # commands submitted that did not come back yet
         self._is_applying = False
-        self._holds = 0
+        self._pauses = 0
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
 
     def follow(self, depth: Callable[[], int]) -> None:
@@ -32,19 +32,19 @@ class Horizon:
 
     def later(self, forget: Callable[[], object], *, behind: int = 0) -> None:
         """Calls it once everything submitted until now is applied, and `behind` more commands."""
-        if behind or self._holds or self._waiting or self._is_applying or self._depth():
+        if behind or self._pauses or self._waiting or self._is_applying or self._depth():
             self._waiting.append((self._returned + self._depth() + behind, forget))
         else:
             forget()
 
-    def hold(self) -> None:
-        """Somebody prepares a command bit by bit: nothing is forgotten until `release`."""
-        self._holds += 1
+    def pause(self) -> None:
+        """Somebody prepares a command bit by bit: nothing is forgotten until `resume`."""
+        self._pauses += 1
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """The command is prepared, and is the next to be submitted: all that was let go of since
-        `hold` waits for it too."""
-        self._holds -= 1
+        `pause` waits for it too."""
+        self._pauses -= 1
         due = self._returned + self._depth() + 1
         self._waiting = deque((max(due, other), forget) for other, forget in self._waiting)
 
@@ -56,7 +56,7 @@ class Horizon:
     def end(self) -> None:
         self._is_applying = False
         waiting = self._waiting
-        while waiting and waiting[0][0] <= self._returned and not self._holds:
+        while waiting and waiting[0][0] <= self._returned and not self._pauses:
             waiting.popleft()[1]()
 
 

@@ -11,7 +11,7 @@ import pytest
 from millstream.cold import flusher as flusher_module
 from millstream.cold.flush_planning import FlushLimits
 from millstream.cold.flusher import Flusher
-from millstream.limits import HELD_RUN_OVERHEAD as OVERHEAD
+from millstream.limits import PUBLISHED_RUN_OVERHEAD as OVERHEAD
 from millstream.state.commands import DeleteStream, PublishRuns
 from tests.unit.cold.cold_office import NEVER, STORE_ID, ColdOffice, run, until
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from millstream.cold.published_content import PublishedContent
 from millstream.formats.runs import Run, Segment
-from millstream.limits import HELD_DROPS_AT_ONCE, HELD_MEMORY_FACTOR, HELD_RUN_OVERHEAD
+from millstream.limits import (
+    PUBLISHED_DROPS_AT_ONCE,
+    PUBLISHED_MEMORY_FACTOR,
+    PUBLISHED_RUN_OVERHEAD,
+)
 from millstream.state.stream import Stream
 
 SEGMENT = Segment("s", 0, 1, 1, 1, 1)
 MESSAGE = b"0123456789"
-COST = int(len(MESSAGE) * HELD_MEMORY_FACTOR) + HELD_RUN_OVERHEAD
+COST = int(len(MESSAGE) * PUBLISHED_MEMORY_FACTOR) + PUBLISHED_RUN_OVERHEAD
 
 
 def published_streams(count: int) -> tuple[dict[int, Stream], list[Run]]:
@@ -42,7 +46,7 @@ def test_the_oldest_leave_first_and_no_more_than_needed() -> None:
 
 
 def test_a_great_many_leave_in_several_goes() -> None:
-    streams, runs = published_streams(2 * HELD_DROPS_AT_ONCE + 1)
+    streams, runs = published_streams(2 * PUBLISHED_DROPS_AT_ONCE + 1)
     content = PublishedContent(streams)
     content.add(runs)
     assert [content.shrink(0) for _ in range(3)] == [False, False, True]

@@ -69,7 +69,7 @@ def test_nobody_waits_for_a_store_that_fails() -> None:
 
 
 def test_whoever_waited_long_enough_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hot_budget, "HELD_BACK_SECONDS", 0.02)
+    monkeypatch.setattr(hot_budget, "APPEND_WAIT_SECONDS", 0.02)
 
     async def story(desk: Desk) -> None:
         desk.budget.set_full(frozenset({1}), is_store_failing=False)
@@ -86,7 +86,7 @@ def test_whoever_waited_long_enough_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hot_budget, "HELD_BACK_MAX", 2)
+    monkeypatch.setattr(hot_budget, "APPENDS_WAITING_MAX", 2)
 
     async def story(desk: Desk) -> None:
         desk.budget.set_full(frozenset({1}), is_store_failing=False)
