@@ -127,18 +127,10 @@ TRIMS_AT_ONCE = 200  # streams whose old content is given up in one go on the lo
 REPLACED_SEGMENTS_KEPT = 8192  # names of those that swaps took: those of 32 of the largest jobs
 CHECKPOINT_SECONDS_MAX = 60.0  # between two checkpoints when anything changed, however little
 PUBLISHED_DROPS_AT_ONCE = 200  # of published runs in one go on the loop, about half a millisecond
-PUBLISHED_RUN_OVERHEAD = (
-    256  # bytes of objects that published content costs in memory beside itself
-)
-APPEND_WAIT_SECONDS = (
-    2.0  # an append waits for room in memory; flushes make it in a fraction of this
-)
-APPENDS_WAITING_MAX = (
-    10_000  # appends that wait at once; their bodies are bounded as all bodies are
-)
+PUBLISHED_RUN_OVERHEAD = 256  # bytes of objects that a published run costs beside its content
+APPEND_WAIT_SECONDS = 2.0  # an append waits for room in memory; a flush takes a fraction
+APPENDS_WAITING_MAX = 10_000  # at once; their bodies are bounded as all bodies are
 UNUSED_MEMORY_BYTES = 16 * MIB  # growth of the process after which freed memory is given back
 DECODES_MAX = 2  # row groups decoded at once: each takes several times its size for a moment
-PUBLISHED_MEMORY_FACTOR = (
-    1.5  # memory that published content takes for each byte, holes in the heap too
-)
+PUBLISHED_MEMORY_FACTOR = 1.5  # memory that a byte takes, holes in the heap too
 SHARDS_DEFAULT = 16  # parts of a new catalog: each is merged alone, and has enough to do it for
