@@ -8,11 +8,15 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     lake/        SQL over what streams hold
     offline/     a folder that no server uses: verify it, salvage it, build one from the cold store
     recover.py   from a data folder to a state
-    api/         routes and handlers; the one table that turns errors into status codes
+    api/         one table of routes, handlers that translate, one table from errors to status codes
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams
-    engine/      submits commands, applies what is committed, wakes, expires; flushes, checkpoints,
-                 evicts, reads what is cold, hands out jobs
-    journal/     one contract, two implementations: memory and wal
+    jobs/        what the pipeline may do: kinds of jobs, leases, what results change
+    subscriptions/  drives subscriptions: wakes, leases, webhooks
+    cold/        moves content out of memory and back: flush, checkpoint, eviction, cold reads,
+                 uploads, garbage, retention, memory
+    access/      keys, scopes, who may do what
+    engine/      the core: submits commands, applies what is committed, answers, wakes, expires
+    journal/     order, durability and recovery: one contract, two implementations, memory and wal
     tier/        object store, Parquet segments, SQLite catalog, snapshots
     state/       the heart: commands, stream state, apply(command) -> outcome; pure
     formats/     byte layouts: WAL records, command codec, checkpoint blocks, Parquet segments
