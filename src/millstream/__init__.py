@@ -10,8 +10,9 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     recover.py   from a data folder to a state
     api/         routes and handlers; the one table that turns errors into status codes
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams
+    jobs/        what the pipeline may do: kinds of job, leases, the pipeline's process
     engine/      submits commands, applies what is committed, wakes, expires; flushes, checkpoints,
-                 evicts, reads what is cold, hands out jobs
+                 evicts, reads what is cold
     journal/     one contract, two implementations: memory and wal
     tier/        object store, Parquet segments, SQLite catalog, snapshots
     state/       the heart: commands, stream state, apply(command) -> outcome; pure
