@@ -52,16 +52,20 @@ from millstream.cold.retention import RetentionSweeps
 from millstream.cold.room_maker import RoomMaker, says_full
 from millstream.config import Config
 from millstream.engine.engine import Engine
-from millstream.engine.off_loop import OffLoop
+from millstream.engine.threads import Threads
 from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 from millstream.faults import Faults
 from millstream.http.access_log import Entry
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
+from millstream.jobs.compaction import Policy
 from millstream.jobs.eraser_process import EraserProcess
-from millstream.jobs.pipeline_process import PipelineProcess
+from millstream.jobs.erasure import Erasure
+from millstream.jobs.pipeline_process import pipeline_beside
+from millstream.jobs.rewrites import rewriting_kinds
 from millstream.jobs.segment_swaps import SegmentSwaps
+from millstream.jobs.service import Jobs
 from millstream.jobs.source import JobSource, cold_place
 from millstream.jobs.table import JobTable
 from millstream.journal.contract import Journal
@@ -310,19 +314,22 @@ class ColdTier:
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
         self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
         self.memory = MemoryKeeper(engine.faults)
-        self._job_thread = OffLoop("jobs", 1)
-        job_table = JobTable(engine.clock)
-        self.jobs = JobRoutes(
-            JobSource(disk.catalog, disk.objects),
+        self._job_thread = Threads("jobs", 1)
+        job_table, source = JobTable(engine.clock), JobSource(disk.catalog, disk.objects)
+        policy, swaps = Policy(), SegmentSwaps(engine, self.checkpointer)
+        erasure = Erasure(source, engine.clock, policy, config.erase_within)
+        self.jobs = Jobs(
+            rewriting_kinds(source, erasure, swaps.swap, self._job_thread, policy),
             job_table,
-            self._job_thread.run,
-            SegmentSwaps(engine, self.checkpointer).swap,
+            self._job_thread,
             storage.store_id,
             cold_place(disk.objects.settings),
             engine.faults,
-            erase_seconds=config.erase_within,
         )
-        self.eraser = EraserProcess(config, self.jobs, engine.faults)
+        self.job_routes = JobRoutes(self.jobs, engine.faults)
+        self.eraser = EraserProcess(
+            config, self.jobs, erasure, self._job_thread, engine.faults, timings
+        )
         self.uploads = CatalogUploads(
             engine,
             self.checkpointer,
@@ -367,7 +374,6 @@ class ColdTier:
         self.eviction.start(loop)
         self.flusher.start(loop)
         self.checkpointer.start(loop)
-        self._job_thread.start(loop)
         self.retention.start(loop)
         self.memory.start(loop)
         self.uploads.start(loop)
@@ -379,9 +385,7 @@ class ColdTier:
         await self.memory.close()
         await self.retention.close()
         await self.flusher.close()
-        await self.jobs.close()
-        await self._job_thread.wait_idle()
-        self._job_thread.close()
+        await self._job_thread.close()
         await self.garbage.close()
         await self.checkpointer.finish(is_wanted=True)
         await self.uploads.close()
@@ -398,8 +402,8 @@ class ColdTier:
             self.flusher.held_bytes,
             self.cold_reads.loads,
             self._reader.cached_bytes,
-            self.eraser.dead_bytes,
-            self.eraser.dead_bytes_overdue,
+            self.eraser.dead.in_all,
+            self.eraser.dead.overdue,
         )
 
 
@@ -412,10 +416,24 @@ def _operator_routes(
         (RETENTION_ROOT, RetentionRoutes(engine).handle),
     ]
     if cold is not None:
-        routes.append((JOBS_ROOT, cold.jobs.handle))
+        routes.append((JOBS_ROOT, cold.job_routes.handle))
         routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))
         routes.append((FLUSH_PATH, cold.flush_all.handle))
     return tuple(routes)
+
+
+@contextlib.asynccontextmanager
+async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """For tasks that end before the block does. What the block raises comes out as it is; an error
+    that a task does not deal with itself stops the server."""
+    failure: Exception | None = None
+    async with asyncio.TaskGroup() as group:
+        try:
+            yield group
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 @contextlib.asynccontextmanager
@@ -425,13 +443,16 @@ async def running(
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
     faults = Faults()
     with faults.hearing_all(asyncio.get_running_loop()):
-        async with _running(config, stop, timings, faults) as url:
+        async with (
+            _task_group() as group,
+            _running(config, stop, timings, faults, group) as url,
+        ):
             yield url
 
 
 @contextlib.asynccontextmanager
 async def _running(
-    config: Config, stop: Stop, timings: Timings, faults: Faults
+    config: Config, stop: Stop, timings: Timings, faults: Faults, group: asyncio.TaskGroup
 ) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
@@ -469,7 +490,7 @@ async def _running(
     server.faults = faults
     pipeline = None
     if cold is not None and config.pipeline == "auto":
-        pipeline = PipelineProcess(config, cold.jobs, faults)
+        pipeline = pipeline_beside(config, cold.jobs, faults, timings)
     app.metrics = Metrics(
         server,
         engine,
@@ -477,6 +498,7 @@ async def _running(
         handlers.sse,
         None if cold is None else cold.numbers,
     )
+    jobs, processes = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
     try:
         bodies.start(loop)
         blobs.start(loop)
@@ -488,19 +510,18 @@ async def _running(
         wakes.start(loop)
         if cold is not None:
             cold.start(loop)
+            await jobs.enter_async_context(cold.job_routes.running(group))
         address = await _listen(server, config, tls)
         readiness.is_open = True
+        reachable_url = f"{scheme}://{_reachable(address)}"
         if pipeline is not None:
-            pipeline.start(loop, f"{scheme}://{_reachable(address)}")
+            await processes.enter_async_context(pipeline.running(group, reachable_url))
         if cold is not None:
-            cold.eraser.start(loop, f"{scheme}://{_reachable(address)}")
+            await processes.enter_async_context(cold.eraser.running(group, reachable_url))
         yield f"{scheme}://{address}"
     finally:
         readiness.is_open = False
-        if pipeline is not None:
-            await pipeline.close()
-        if cold is not None:
-            await cold.eraser.close()
+        await processes.aclose()
         server.stop_listening()
         engine.hot_budget.close()
         engine.end_watchers()
@@ -511,6 +532,7 @@ async def _running(
         engine.submit_and_forget(NoOp(clock.now_ms()))
         cold_reads.close()
         handlers.reads.compression.close()
+        await jobs.aclose()
         if cold is not None:
             await cold.close()
         await storage.journal.close()

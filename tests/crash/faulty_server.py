@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import importlib
+import inspect
 import os
 import random
 import sys
@@ -18,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from millstream.api.jobs import JobRoutes
+from millstream import assemble
 from millstream.cli.main import main
 from millstream.engine.engine import Engine
 from millstream.http.message import Request
@@ -60,6 +62,9 @@ STEPS = [
     ("tier.objects", "ObjectStore.delete", True),
     ("jobs.segment_swaps", "SegmentSwaps.swap", False),
     ("jobs.segment_swaps", "ReplaceSegments", False),
+    ("jobs.rewrites", "SegmentRewrites.plan", True),
+    ("jobs.rewrites", "SegmentRewrites.check", True),
+    ("jobs.rewrites", "SegmentRewrites.commit", False),
     ("subscriptions.webhooks", "WebhookSender._post", True),
     ("subscriptions.driver", "Driver._act", False),
     ("subscriptions.driver", "Driver._delivery", False),
@@ -119,7 +124,15 @@ def make_faulty(module: str, name: str, *, also_after: bool) -> None:
             faults.maybe(f"{name}, after it")
         return result
 
-    setattr(owner, attribute, faulty)
+    async def faulty_coroutine(*args: Any, **fields: Any) -> Any:
+        faults.maybe(name)
+        result = await original(*args, **fields)
+        if also_after:
+            faults.maybe(f"{name}, after it")
+        return result
+
+    is_coroutine = inspect.iscoroutinefunction(original)
+    setattr(owner, attribute, faulty_coroutine if is_coroutine else faulty)
 
 
 def make_apply_faulty() -> None:
@@ -174,14 +187,10 @@ def make_hasty() -> None:
         for constant, value in (("RETRY_SECONDS_MIN", 0.02), ("RETRY_SECONDS_MAX", 0.2)):
             if hasattr(module, constant):
                 setattr(module, constant, value)
-    init = JobRoutes.__init__
-    policy = Policy(target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, depth_min=3)
-
-    def begun(self: JobRoutes, *args: Any, **fields: Any) -> None:
-        fields.setdefault("policy", policy)
-        init(self, *args, **fields)
-
-    JobRoutes.__init__ = begun  # type: ignore[method-assign]
+    patched: Any = assemble
+    patched.Policy = functools.partial(
+        Policy, target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, depth_min=3
+    )
 
 
 def arm() -> None:

@@ -7,7 +7,6 @@ to the file that JOB_REQUESTS names, and SIGUSR1 ends every lease. Run as
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sys
@@ -19,8 +18,8 @@ from millstream import assemble
 from millstream.api.jobs import JobRoutes
 from millstream.cli.main import main
 from millstream.clock import Clock
+from millstream.engine.timings import Timings
 from millstream.http.message import Request
-from millstream.jobs.pipeline_process import PipelineProcess
 from millstream.jobs.table import JobTable
 from tests.cold.impatient import make_impatient
 
@@ -40,7 +39,6 @@ class WatchedTable(JobTable):
 
 def make_hasty() -> None:
     patched: Any = assemble
-    patched.PipelineProcess = functools.partial(PipelineProcess, look_seconds=LOOK_SECONDS)
     patched.JobTable = WatchedTable
     JobRoutes.handle = handle  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, end_leases)
@@ -64,4 +62,4 @@ def end_leases(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     make_impatient()
     make_hasty()
-    sys.exit(main())
+    sys.exit(main(timings=Timings(pipeline_look=LOOK_SECONDS)))

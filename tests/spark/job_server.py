@@ -11,22 +11,24 @@ import random
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from millstream.api.errors import respond_error
 from millstream.api.jobs import JobRoutes
 from millstream.clock import SystemClock
-from millstream.engine.off_loop import OffLoop
+from millstream.engine.threads import Threads
 from millstream.errors import StreamError
 from millstream.faults import Faults
-from millstream.formats.jobs import ColdPlace
 from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.jobs.compaction import Policy
+from millstream.jobs.erasure import Erasure
+from millstream.jobs.rewrites import rewriting_kinds
+from millstream.jobs.service import Jobs
+from millstream.jobs.source import cold_place
 from millstream.jobs.table import JobTable
 from millstream.limits import MIB
 from millstream.tier.catalog import (
@@ -236,51 +238,40 @@ class JobServer:
         self.table.lease_ms = lease_ms
 
     async def _serve(self, started: Callable[[int], None], stopped: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(2) as pool:
-            thread = OffLoop("jobs", 2)
-            thread.start(loop)
+        threads, faults, policy = Threads("jobs", 2), Faults(), self._policy
 
-            async def replace(
-                shard: int,
-                old: list[str],
-                segments: list[Segment],
-                runs: list[list[Run]],
-                swaps_seen: int,
-            ) -> None:
-                def work() -> None:
-                    self.before_commit()
-                    self._world.swap(old, segments, runs)
+        async def swap(
+            shard: int,
+            old: list[str],
+            segments: list[Segment],
+            runs: list[list[Run]],
+            swaps_seen: int,
+        ) -> None:
+            def work() -> None:
+                self.before_commit()
+                self._world.swap(old, segments, runs)
 
-                await loop.run_in_executor(pool, work)
+            await threads.run(work)
 
-            cold = self._world.cold
-            place = ColdPlace(cold.url.partition(":")[0], cold.url, cold.endpoint, cold.region)
-            routes = JobRoutes(
-                self._world,
-                self.table,
-                thread.run,
-                replace,
-                STORE_ID,
-                place,
-                Faults(),
-                self._policy,
-            )
+        erasure = Erasure(self._world, SystemClock(), policy)
+        kinds = rewriting_kinds(self._world, erasure, swap, threads, policy)
+        place = cold_place(self._world.cold)
+        routes = JobRoutes(Jobs(kinds, self.table, threads, STORE_ID, place, faults), faults)
 
-            def handle(request: Request) -> None:
-                self.requests.append((request.method.decode(), request.path.decode()))
-                try:
-                    routes.handle(request)
-                except StreamError as error:
-                    respond_error(request, error)
+        def handle(request: Request) -> None:
+            self.requests.append((request.method.decode(), request.path.decode()))
+            try:
+                routes.handle(request)
+            except StreamError as error:
+                respond_error(request, error)
 
-            server = Server(handle, LIMITS, b"")
+        server = Server(handle, LIMITS, b"")
+        async with asyncio.TaskGroup() as group, routes.running(group):
             _, port = await server.listen("127.0.0.1", 0, None)
             started(port)
             await stopped.wait()
             await server.close(1.0)
-            await routes.close()
-            thread.close()
+        await threads.close()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from millstream.assemble import ColdTier, Stop, Storage, open_storage
+from millstream.assemble import ColdTier, Stop, Storage, _task_group, open_storage
 from millstream.clock import ManualClock
 from millstream.cold.checkpointer import Checkpointer
 from millstream.config import Config
@@ -154,3 +154,28 @@ def test_a_stop_remembers_the_worst_exit_code() -> None:
     stop.request()
     assert stop.requested.is_set()
     assert stop.exit_code == 1
+
+
+def test_what_fails_beside_the_tasks_comes_out_as_it_is() -> None:
+    """The command line knows a StartupError, and not a group of them."""
+
+    async def block() -> None:
+        async with _task_group():
+            raise StartupError("the port is in use")
+
+    with pytest.raises(StartupError, match="in use"):
+        asyncio.run(block())
+
+
+def test_an_error_that_a_task_did_not_deal_with_ends_the_block() -> None:
+    async def fail() -> None:
+        raise KeyError("x")
+
+    async def block() -> None:
+        async with _task_group() as group:
+            group.create_task(fail())
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(block())
+    assert caught.group_contains(KeyError)

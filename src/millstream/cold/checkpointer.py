@@ -89,6 +89,12 @@ class Checkpointer:
         self.after: list[Callable[[Capture], None]] = []  # called when one is on the store
         self.count = 0
 
+    async def checkpoint(self) -> None:
+        """Returns when all that is applied by now is stored."""
+        stored = asyncio.Event()
+        self.run(stored.set)
+        await stored.wait()
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread.start(loop)

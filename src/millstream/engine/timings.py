@@ -60,3 +60,5 @@ class Timings:
     pipeline_look: float = 20.0
     pipeline_retry: Backoff = Backoff(30.0, 900.0)
     pipeline_stop: float = 10.0
+    eraser_look_min: float = 0.5  # whether dead content is late: a share of --erase-within
+    eraser_look_max: float = 60.0

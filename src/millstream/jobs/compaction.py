@@ -1,7 +1,7 @@
 """Compaction, the part that decides: what is worth rewriting, who rewrites what, is it right.
 
-Everything here is a pure function of what the catalog says. The jobs under way live in
-job_table.py, the requests in api/jobs.py, the rewriting itself in the pipeline's process.
+Everything here is a pure function of what the catalog says. The kinds of job that ask it are in
+rewrites.py, the rewriting itself is in the pipeline's process.
 """
 
 from __future__ import annotations

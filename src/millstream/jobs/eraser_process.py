@@ -7,58 +7,62 @@ catalog and for garbage collection.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import structlog
 
 from millstream.config import Config
+from millstream.engine.threads import Threads
+from millstream.engine.timings import Timings
 from millstream.faults import Faults
+from millstream.jobs.erasure import DeadBytes, Erasure
 from millstream.jobs.pipeline_process import PipelineProcess
+from millstream.jobs.rewrites import being_rewritten
+from millstream.jobs.service import Jobs
 
 logger = structlog.get_logger("millstream.erasure")
 
-LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.5, 60.0
 LOOKS = 32  # in the time that is promised
-TELL_LOOKS = 60  # between two warnings
+LOOKS_BETWEEN_WARNINGS = 60
 
 
-class DeadContent(Protocol):
-    async def has_late_work(self) -> bool: ...
-
-    async def dead_bytes(self) -> tuple[int, int] | None:
-        """All of it, and what should be gone by now; None when nobody can tell."""
-        ...
-
-
-class _LateWork:
-    def __init__(self, content: DeadContent) -> None:
-        self.has_work = content.has_late_work
-
-
-class EraserProcess(PipelineProcess):
-    action = ("pipeline", "erase", "--until-input-ends")
-
-    def __init__(self, config: Config, content: DeadContent, faults: Faults) -> None:
-        wanted = config.erase_within / LOOKS or LOOK_SECONDS_MAX
-        look_seconds = min(max(wanted, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX)
-        super().__init__(config, _LateWork(content), faults, look_seconds=look_seconds)
-        self._content = content
+class EraserProcess:
+    def __init__(
+        self,
+        config: Config,
+        jobs: Jobs,
+        erasure: Erasure,
+        threads: Threads,
+        faults: Faults,
+        timings: Timings,
+    ) -> None:
+        self._jobs = jobs
+        self._erasure = erasure
+        self._threads = threads
         self._looks_until_told = 0
-        self.dead_bytes = self.dead_bytes_overdue = 0
+        self.dead = DeadBytes(0, 0)  # as of the last look
+        wanted = config.erase_within / LOOKS or timings.eraser_look_max
+        look_seconds = min(max(wanted, timings.eraser_look_min), timings.eraser_look_max)
+        process = PipelineProcess(
+            config, ("erase",), self._is_wanted, look_seconds, faults, timings
+        )
+        self.running = process.running
 
-    async def _can_run(self) -> bool:
-        """Looks how much is dead, says what is overdue, and always can."""
-        counted = await self._content.dead_bytes()
-        if counted is not None:
-            self.dead_bytes, self.dead_bytes_overdue = counted
-        if self.dead_bytes_overdue == 0:
+    async def _is_wanted(self) -> bool:
+        await self._count()
+        return await self._jobs.finds(lambda held: self._erasure.is_late(being_rewritten(held)))
+
+    async def _count(self) -> None:
+        """How much is dead by now; says what is overdue."""
+        try:
+            self.dead = await self._threads.run(self._erasure.dead_bytes)
+        except OSError:
+            pass  # the catalog cannot be read: others say so loudly
+        if self.dead.overdue == 0:
             self._looks_until_told = 0
         elif self._looks_until_told == 0:
-            self._looks_until_told = TELL_LOOKS
+            self._looks_until_told = LOOKS_BETWEEN_WARNINGS
             logger.warning(
                 "content that was given up is in the cold store longer than --erase-within says",
-                bytes=self.dead_bytes_overdue,
+                bytes=self.dead.overdue,
             )
         else:
             self._looks_until_told -= 1
-        return True

@@ -1,29 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 import structlog
 
-from millstream.api import jobs
 from millstream.api.errors import respond_error
 from millstream.api.jobs import JobRoutes
-from millstream.clock import ManualClock
 from millstream.errors import DamagedData, JobConflict, StreamError
-from millstream.faults import Faults
-from millstream.formats.jobs import ColdPlace, TaskResult, decode_task, encode_task
-from millstream.formats.runs import Run, Segment
+from millstream.formats.jobs import TaskResult, decode_result, encode_task
 from millstream.http.message import Request
-from millstream.jobs.compaction import Policy
-from millstream.jobs.table import JobTable
-from millstream.tier.catalog import Decay, SegmentSpan, SegmentUse
+from millstream.jobs.service import ASKS_MAX
 from tests.unit.api.fake_request import FakeRequest
-
-T = TypeVar("T")
+from tests.unit.jobs.job_world import JobWorld
 
 
 class Sent(FakeRequest):
@@ -32,96 +26,34 @@ class Sent(FakeRequest):
         self.method, self.path, self.body, self.route = method, path.encode(), body, ""
 
 
-class Catalog:
-    """Four small segments of shard 2, each with one message of stream 2."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[str, int] = {}
-        self.dead_since: dict[str, int] = {}
-        self.runs = [
-            (f"segments/0002/{k}", Run(2, k, 10 * k, 1, 10, 0, 0, 0x11111111)) for k in range(4)
-        ]
-
-    def segments(self) -> list[SegmentUse]:
-        return [SegmentUse(Segment(name, 2, 100, 10, 1, 0), 10, 1) for name, _ in self.runs]
-
-    def segment_names(self, shard: int) -> set[str]:
-        return {name for name, _ in self.runs}
-
-    def swaps(self) -> int:
-        return 3
-
-    def decayed(self) -> list[Decay]:
-        return [
-            Decay(SegmentUse(Segment(name, 2, 100, 10, 4, 0), 10, 1), since_ms, 3)
-            for name, since_ms in self.dead_since.items()
-        ]
-
-    def cuts(self, shard: int, names: Sequence[str]) -> dict[int, int]:
-        return {}
-
-    def segment_spans(self, shard: int) -> Mapping[str, SegmentSpan]:
-        return {name: SegmentSpan(1, 2, 2) for name, _ in self.runs}
-
-    def live_runs(self, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
-        return ((name, run) for name, run in self.runs if name in names)
-
-    def object_size(self, name: str) -> int | None:
-        return self.sizes.get(name)
-
-
-class Routes:
-    """The routes with a worker that works at once, or when told."""
+class Routes(JobWorld):
+    """The routes over a service with the kinds that rewrite segments."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.catalog = Catalog()
-        self.clock = ManualClock()
-        self.faults = Faults()
-        self.later: list[Callable[[], None]] | None = None
-        self.replaced: list[tuple[int, list[str], list[Segment], list[list[Run]]]] = []
-        self.error: BaseException | None = None
-        policy = Policy(target_bytes=100, task_bytes=200, small_min=3)
-        place = ColdPlace("fs", "fs:/cold")
-        self.table = JobTable(self.clock, 1000)
-        self.routes = JobRoutes(
-            self.catalog,
-            self.table,
-            self.run,
-            self.replace,
-            "id",
-            place,
-            self.faults,
-            policy,
-            erase_seconds=1000.0,
-        )
+        super().__init__()
+        self._loop = loop
+        self._stopped = asyncio.Event()
+        self.routes = JobRoutes(self.jobs, self.faults)
+        self._serving = loop.create_task(self._serve())
+        self.turn()
 
-    def run(self, work: Callable[[], T], done: Callable[[T | Exception], None], /) -> None:
-        def both() -> None:
-            try:
-                result: T | Exception = work()
-            except Exception as error:
-                result = error
-            done(result)
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as group, self.routes.running(group):
+            await self._stopped.wait()
 
-        if self.later is None:
-            both()
-        else:
-            self.later.append(both)
+    def stop(self) -> None:
+        self._stopped.set()
+        self._loop.run_until_complete(self._serving)
+        self._loop.run_until_complete(self.worker.close())
 
-    async def replace(
-        self,
-        shard: int,
-        old: list[str],
-        segments: list[Segment],
-        runs: list[list[Run]],
-        swaps_seen: int,
-        /,
-    ) -> None:
-        assert swaps_seen == 3
-        self.replaced.append((shard, old, segments, runs))
-        if self.error is not None:
-            raise self.error
+    def turn(self, times: int = 20) -> None:
+        """All that can go on without the worker has gone on."""
+
+        async def turns() -> None:
+            for _ in range(times):
+                await asyncio.sleep(0)
+
+        self._loop.run_until_complete(turns())
 
     def send(self, method: bytes, path: str, body: bytes = b"") -> Sent:
         sent = Sent(method, "/__millstream/jobs/" + path, body)
@@ -133,42 +65,38 @@ class Routes:
             except StreamError as error:
                 respond_error(request, error)
 
-        self.loop.run_until_complete(handle())
-        self.settle()
+        self._loop.run_until_complete(handle())
+        self.turn()
         return sent
 
-    def settle(self) -> None:
-        """All that can go on has gone on."""
+    def wait_for(self, sent: Sent) -> None:
+        async def answered() -> None:
+            async with asyncio.timeout(20):
+                while not sent.is_answered:
+                    await asyncio.sleep(0.001)
 
-        async def turns() -> None:
-            for _ in range(20):
-                await asyncio.sleep(0)
-
-        self.loop.run_until_complete(turns())
+        self._loop.run_until_complete(answered())
 
     def call(self, method: bytes, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        status, _, content = self.send(method, path, body).answer
+        sent = self.send(method, path, body)
+        self.wait_for(sent)
+        status, _, content = sent.answer
         return status, content
 
-    def rewritten(self, job: str) -> TaskResult:
+    def result_of(self, job: str) -> bytes:
         """The right answer to task 0."""
-        status, body = self.call(b"GET", f"{job}/tasks/0")
+        status, task = self.call(b"GET", f"{job}/tasks/0")
         assert status == 200
-        [*runs] = [run for _, run in decode_task(body).runs]
-        new = [
-            Run(2, run.first_ordinal, run.first_byte, 1, 10, 0, row, run.crc)
-            for row, run in enumerate(runs)
-        ]
-        segment = Segment("segments/0002/new", 2, 55, 10, len(new), 0)
-        self.catalog.sizes[segment.name] = 55
-        return TaskResult([segment], [new])
+        return encode_task(self.rewritten(task))
 
 
 @pytest.fixture
 def routes() -> Iterator[Routes]:
     loop = asyncio.new_event_loop()
     with structlog.testing.capture_logs():
-        yield Routes(loop)
+        routes = Routes(loop)
+        yield routes
+        routes.stop()
     loop.close()
 
 
@@ -183,7 +111,9 @@ def test_an_offer_says_what_where_and_never_how_to_get_in(routes: Routes) -> Non
     offer = json.loads(body)
     assert status == 200
     assert offer["cold"] == {"kind": "fs", "url": "fs:/cold", "endpoint": "", "region": ""}
+    assert (offer["kind"], offer["store_id"], offer["live_bytes"]) == ("compact", "id", 40)
     assert (offer["shard"], offer["tasks"], offer["target_bytes"]) == (2, 1, 100)
+    assert (offer["created_ms"], offer["lease_seconds"]) == (routes.clock.now_ms(), 1.0)
     assert offer["inputs"][0] == {
         "name": "segments/0002/0",
         "size": 100,
@@ -201,83 +131,59 @@ def test_what_is_taken_is_not_offered_again(routes: Routes) -> None:
 
 
 def test_two_who_ask_at_once_wait_for_each_other(routes: Routes) -> None:
-    routes.later = []
+    routes.worker.waiting = []
     first, second = routes.send(b"POST", "compact"), routes.send(b"POST", "compact")
-    for _ in range(2):
-        assert len(routes.later) == 1
-        routes.later.pop()()
-        routes.settle()
+    for sent in (first, second):
+        [turn] = routes.worker.waiting
+        routes.worker.waiting.clear()
+        turn.set()
+        routes.wait_for(sent)
+        routes.turn()
     assert (first.answer[0], second.answer[0]) == (200, 204)
+
+
+def test_too_many_who_ask_at_once_are_told_to_come_again(routes: Routes) -> None:
+    routes.worker.waiting = []
+    for _ in range(ASKS_MAX):
+        assert not routes.send(b"POST", "compact").is_answered
+    status, headers, body = routes.send(b"POST", "compact").answer
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert json.loads(body)["error"]["message"] == "too many ask for a job at once"
 
 
 def test_a_job_is_committed_once_by_one_command(routes: Routes) -> None:
     job = start(routes)
-    result = routes.rewritten(job)
+    result = routes.result_of(job)
     assert routes.call(b"POST", f"{job}/commit")[0] == 409
-    assert routes.call(b"PUT", f"{job}/tasks/0", encode_task(result)) == (204, b"")
+    assert routes.call(b"PUT", f"{job}/tasks/0", result) == (204, b"")
     for _ in range(2):
         status, body = routes.call(b"POST", f"{job}/commit")
         assert (status, json.loads(body)) == (200, {"job": job, "committed": True})
-    old = [name for name, _ in routes.catalog.runs]
-    assert routes.replaced == [(2, old, result.segments, result.runs)]
+    assert len(routes.swapped) == 1
 
 
-@pytest.mark.parametrize("what", ["moved", "no object", "short object", "name in use", "refused"])
-def test_a_conflict_is_told_and_ends_the_job(routes: Routes, what: str) -> None:
+def test_a_conflict_is_told_and_ends_the_job(routes: Routes) -> None:
     job = start(routes)
-    result = routes.rewritten(job)
-    assert routes.call(b"PUT", f"{job}/tasks/0", encode_task(result))[0] == 204
-    if what == "moved":
-        name, run = routes.catalog.runs[1]
-        routes.catalog.runs[1] = (name, Run(2, 1, 10, 1, 10, 0, 5, run.crc))
-    elif what == "no object":
-        routes.catalog.sizes.clear()
-    elif what == "short object":
-        routes.catalog.sizes["segments/0002/new"] = 54
-    elif what == "name in use":
-        routes.catalog.runs.append(("segments/0002/new", Run(6, 0, 0, 1, 1, 0, 0, 0)))
-    else:
-        routes.error = JobConflict("another job won")
+    assert routes.call(b"PUT", f"{job}/tasks/0", routes.result_of(job))[0] == 204
+    routes.swap_error = JobConflict("another job won")
     status, body = routes.call(b"POST", f"{job}/commit")
     assert (status, json.loads(body)["error"]["code"]) == (409, "job_conflict")
-    assert len(routes.replaced) == (what == "refused")
     assert routes.call(b"GET", f"{job}/tasks/0")[0] == 404
-
-
-def test_what_died_meanwhile_is_left_out_of_the_commit(routes: Routes) -> None:
-    job = start(routes)
-    result = routes.rewritten(job)
-    assert routes.call(b"PUT", f"{job}/tasks/0", encode_task(result))[0] == 204
-    del routes.catalog.runs[1]
-    assert routes.call(b"POST", f"{job}/commit")[0] == 200
-    runs = [[run for run in result.runs[0] if run.first_ordinal != 1]]
-    old = [f"segments/0002/{k}" for k in range(4)]
-    assert routes.replaced == [(2, old, result.segments, runs)]
-
-
-def test_a_job_whose_inputs_are_all_dead_is_committed_with_nothing(routes: Routes) -> None:
-    job = start(routes)
-    result = routes.rewritten(job)
-    assert routes.call(b"PUT", f"{job}/tasks/0", encode_task(result))[0] == 204
-    routes.catalog.runs.clear()
-    assert routes.call(b"POST", f"{job}/commit")[0] == 200
-    [(_, _, segments, runs)] = routes.replaced
-    assert (segments, runs) == (result.segments, [[]])
 
 
 def test_a_wrong_result_is_refused_when_it_is_brought(routes: Routes) -> None:
     job = start(routes)
-    result = routes.rewritten(job)
+    result = decode_result(routes.result_of(job))
     wrong = TaskResult(result.segments, [result.runs[0][:-1]])
     status, body = routes.call(b"PUT", f"{job}/tasks/0", encode_task(wrong))
     assert (status, json.loads(body)["error"]["code"]) == (409, "result_refused")
-    assert routes.call(b"PUT", f"{job}/tasks/0", b"nonsense")[0] == 400
+    status, body = routes.call(b"PUT", f"{job}/tasks/0", b"nonsense")
+    assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_request")
 
 
 def test_a_store_that_is_away_is_a_503_to_be_repeated(routes: Routes) -> None:
     job = start(routes)
-    result = routes.rewritten(job)
-    routes.call(b"PUT", f"{job}/tasks/0", encode_task(result))
+    routes.call(b"PUT", f"{job}/tasks/0", routes.result_of(job))
 
     def fail(name: str) -> int | None:
         raise OSError("no answer")
@@ -290,36 +196,7 @@ def test_a_store_that_is_away_is_a_503_to_be_repeated(routes: Routes) -> None:
     assert routes.call(b"POST", f"{job}/commit")[0] == 200
 
 
-# What must go
-
-
-def test_content_that_is_dead_for_half_of_the_time_is_rewritten_first(routes: Routes) -> None:
-    died_ms = routes.clock.now_ms()
-    routes.catalog.dead_since = {"segments/0002/3": died_ms}
-    assert routes.call(b"POST", "erase") == (204, b"")
-    routes.clock.advance(500_000)
-    status, body = routes.call(b"POST", "compact")
-    offer = json.loads(body)
-    assert (status, offer["reason"]) == (200, "content that must go")
-    assert [each["name"] for each in offer["inputs"]] == ["segments/0002/3"]
-    assert routes.call(b"POST", "erase") == (204, b"")  # it is taken
-    assert routes.call(b"DELETE", offer["job"])[0] == 204
-    assert routes.call(b"POST", "erase")[0] == 200
-
-
-def test_what_nobody_rewrote_in_time_is_late_and_then_overdue(routes: Routes) -> None:
-    loop, late = routes.loop, routes.routes.has_late_work
-    routes.catalog.dead_since = {"segments/0002/3": routes.clock.now_ms()}
-    routes.clock.advance(600_000)
-    assert loop.run_until_complete(late()) is False
-    routes.clock.advance(30_000)
-    assert loop.run_until_complete(late()) is True
-    assert loop.run_until_complete(routes.routes.dead_bytes()) == (75, 0)
-    routes.clock.advance(400_000)
-    assert loop.run_until_complete(routes.routes.dead_bytes()) == (75, 75)
-
-
-# Errors that nobody expects, at every step
+# Errors that are not expected, at every step
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -334,15 +211,24 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "exit": lambda: SystemExit(3),
 }
 IN_THREADS_ONLY = {"exit"}  # on the loop it leaves the loop, as it must
-STEPS = {  # what of the catalog each step asks
+QUESTIONS = {  # what of the catalog each step asks
     "ask": ("swaps", "decayed", "segments", "live_runs", "cuts"),
     "commit": ("segment_names", "object_size", "live_runs"),
+}
+STEPS = {  # where each is called
+    "encode_offer": "service",
+    "encode_task": "rewrites",
+    "cut_tasks": "rewrites",
+    "choose_decayed": "erasure",
+    "choose_small": "rewrites",
+    "decode_result": "rewrites",
+    "check_result": "rewrites",
 }
 
 
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize(
-    ("step", "question"), [(step, name) for step, names in STEPS.items() for name in names]
+    ("step", "question"), [(step, name) for step, names in QUESTIONS.items() for name in names]
 )
 def test_an_unexpected_error_in_a_thread_is_heard_by_all(
     routes: Routes, step: str, question: str, kind: str
@@ -350,7 +236,7 @@ def test_an_unexpected_error_in_a_thread_is_heard_by_all(
     path = "compact"
     if step == "commit":
         job = start(routes)
-        routes.call(b"PUT", f"{job}/tasks/0", encode_task(routes.rewritten(job)))
+        routes.call(b"PUT", f"{job}/tasks/0", routes.result_of(job))
         path = f"{job}/commit"
 
     def fail(*_: object) -> object:
@@ -360,35 +246,23 @@ def test_an_unexpected_error_in_a_thread_is_heard_by_all(
     setattr(routes.catalog, question, fail)
     assert_failed(routes, path)
     setattr(routes.catalog, question, right)
-    assert start(routes)  # neither the job nor whoever asks next is stuck
+    assert start(routes)  # neither the job nor the next one is stuck
     assert not routes.faults.failing()
 
 
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("kind", [*(kind for kind in ERRORS if kind not in IN_THREADS_ONLY), "os"])
 def test_an_unexpected_error_of_the_swap_is_no_commit(routes: Routes, kind: str) -> None:
-    if kind in IN_THREADS_ONLY:
-        return
+    """Nor is an OSError one to be repeated: the swap may be journaled by then."""
     job = start(routes)
-    routes.call(b"PUT", f"{job}/tasks/0", encode_task(routes.rewritten(job)))
-    routes.error = ERRORS[kind]()
+    routes.call(b"PUT", f"{job}/tasks/0", routes.result_of(job))
+    routes.swap_error = OSError("no answer") if kind == "os" else ERRORS[kind]()
     assert_failed(routes, f"{job}/commit")
     assert routes.call(b"POST", f"{job}/commit")[0] == 404
     assert start(routes)
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "encode_offer",
-        "encode_task",
-        "cut_tasks",
-        "choose_decayed",
-        "choose_small",
-        "decode_result",
-        "check_result",
-    ],
-)
+@pytest.mark.parametrize("name", STEPS)
 def test_an_unexpected_error_of_a_step_in_between(
     routes: Routes, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
@@ -401,32 +275,14 @@ def test_an_unexpected_error_of_a_step_in_between(
     method, path, body = b"POST", "compact", b""
     if name in ("decode_result", "check_result"):
         job = start(routes)
-        method, path, body = b"PUT", f"{job}/tasks/0", encode_task(routes.rewritten(job))
+        method, path, body = b"PUT", f"{job}/tasks/0", routes.result_of(job)
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, name, fail)
+        patch.setattr(importlib.import_module(f"millstream.jobs.{STEPS[name]}"), name, fail)
         assert_failed(routes, path, method, body)
     if method == b"PUT":
         assert routes.call(method, path, body)[0] == 204
     else:
         assert start(routes)
-
-
-def test_an_unexpected_error_is_no_work_for_the_pipeline(routes: Routes) -> None:
-    def fail() -> list[SegmentUse]:
-        raise KeyError("x")
-
-    right, routes.catalog.segments = routes.catalog.segments, fail  # type: ignore[method-assign]
-    assert routes.loop.run_until_complete(routes.routes.has_work()) is False
-    assert routes.faults.counts["jobs"] == 1
-    routes.catalog.segments = right  # type: ignore[method-assign]
-    assert routes.loop.run_until_complete(routes.routes.has_work()) is True
-
-
-def test_who_waits_when_the_server_stops_is_told(routes: Routes) -> None:
-    routes.later = []
-    first, second = routes.send(b"POST", "compact"), routes.send(b"POST", "compact")
-    routes.loop.run_until_complete(routes.routes.close())
-    assert (first.answer[0], second.answer[0]) == (503, 503)
 
 
 def assert_failed(routes: Routes, path: str, method: bytes = b"POST", body: bytes = b"") -> None:
@@ -436,11 +292,17 @@ def assert_failed(routes: Routes, path: str, method: bytes = b"POST", body: byte
     assert "jobs" in routes.faults.failing()
 
 
-def test_a_silent_job_ends_by_its_lease(routes: Routes) -> None:
-    job = start(routes)
-    routes.clock.advance(1001)
-    assert routes.call(b"GET", f"{job}/tasks/0")[0] == 404
-    assert routes.call(b"POST", "compact")[0] == 200
+# The stop
+
+
+def test_who_waits_when_the_server_stops_is_told(routes: Routes) -> None:
+    routes.worker.waiting = []
+    first, second = routes.send(b"POST", "compact"), routes.send(b"POST", "compact")
+    routes.stop()
+    late = routes.send(b"POST", "compact")
+    for sent in (first, second, late):
+        status, _, body = sent.answer
+        assert (status, json.loads(body)["error"]["code"]) == (503, "shutting_down")
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,9 @@ from millstream.api.operations import Readiness
 from millstream.cold.eviction import Eviction
 from millstream.cold.memory_keeper import MemoryKeeper
 from millstream.cold.retention import RetentionSweeps
-from millstream.config import Config
 from millstream.engine.timings import Backoff
 from millstream.faults import Faults, Service
 from millstream.http.message import Request
-from millstream.jobs.pipeline_process import PipelineProcess
 from millstream.journal.memory import MemoryJournal
 from millstream.limits import MIB
 from millstream.state.changes import Capture
@@ -508,29 +506,3 @@ def test_a_webhook_that_fails_unexpectedly_is_answered_and_the_next_one_goes() -
     asyncio.run(story())
     assert all(answer.problem for answer in answers)
     assert (faults.counts["webhooks"], faults.failing()) == (2, {})
-
-
-def test_the_keeper_of_the_pipeline_gets_over_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.jobs.pipeline_process.RETRY_SECONDS_MIN", BRIEF)
-    faults, asked = Faults(), list[bool]()
-
-    class Finder:
-        async def has_work(self) -> bool:
-            asked.append(True)
-            if len(asked) == 1:
-                raise RuntimeError("injected")
-            return False
-
-    async def can_run(self: PipelineProcess) -> bool:
-        return True
-
-    monkeypatch.setattr(PipelineProcess, "_can_run", can_run)
-
-    async def story() -> None:
-        keeper = PipelineProcess(Config(), Finder(), faults, look_seconds=BRIEF)
-        keeper.start(asyncio.get_running_loop(), "http://127.0.0.1:1")
-        await until(lambda: faults.counts["pipeline"])
-        await until(lambda: len(asked) > 1 and not faults.failing())
-        await keeper.close()
-
-    asyncio.run(story())

@@ -71,7 +71,7 @@ def test_what_died_while_a_job_was_at_work_stays_dead(tmp_path: Path) -> None:
 
 
 def test_a_swap_that_came_too_late_is_refused(tmp_path: Path) -> None:
-    """Somebody else was faster: what this one wrote is garbage, what the other wrote lives."""
+    """Another job was faster: what this one wrote is garbage, what the other wrote lives."""
 
     async def story(office: ColdOffice) -> None:
         old = await fill(office)
