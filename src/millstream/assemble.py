@@ -291,8 +291,10 @@ class ColdTier:
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
         self._engine = engine
         self.pending = PendingObjects()
-        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits, self.pending)
-        self.eviction = Eviction(engine, config.resident_streams)
+        self.flusher = Flusher(
+            engine, disk.objects, storage.store_id, limits, self.pending, timings
+        )
+        self.eviction = Eviction(engine, config.resident_streams, timings)
         self.checkpointer = Checkpointer(
             engine,
             OsDisk(),
@@ -302,6 +304,7 @@ class ColdTier:
             self.flusher,
             config.checkpoint_wal_bytes,
             max(config.resident_streams // 2, 1),
+            timings,
             wal_bytes_recovered=disk.log_bytes,
         )
         self.flush_all = FlushAll(engine, self.flusher, self.checkpointer, storage.store_id)
@@ -349,6 +352,7 @@ class ColdTier:
             self.uploads,
             self.garbage,
             lambda: [part.error for part in self._on_disk_of_log],
+            timings,
         )
         self._on_disk_of_log: list[Checkpointer | Flusher] = []
         folder = disk.folder
@@ -362,29 +366,30 @@ class ColdTier:
         """The cold store is a folder without room, and appends are refused for that."""
         return bool(self._engine.hot_budget.full_shards) and says_full(self.flusher.error)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.eviction.start(loop)
-        self.flusher.start(loop)
-        self.checkpointer.start(loop)
-        self._job_thread.start(loop)
-        self.retention.start(loop)
-        self.memory.start(loop)
-        self.uploads.start(loop)
-        self.garbage.start(loop)
-        self._room.start(loop)
-
-    async def close(self) -> None:
-        self._room.close()
-        await self.memory.close()
-        await self.retention.close()
-        await self.flusher.close()
-        await self.jobs.close()
-        await self._job_thread.wait_idle()
-        self._job_thread.close()
-        await self.garbage.close()
-        await self.checkpointer.finish(is_wanted=True)
-        await self.uploads.close()
-        await self.checkpointer.close()
+    @contextlib.asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Stops in the opposite order. Afterwards the catalog and its copy in the store have it
+        all, as far as nothing is in the way, and nothing runs beside the journal any more."""
+        loop = asyncio.get_running_loop()
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self.eviction.running(group))
+            stack.push_async_callback(self.checkpointer.close)
+            self.uploads.start(loop)
+            stack.push_async_callback(self.uploads.close)
+            await stack.enter_async_context(self.checkpointer.running(group))
+            self.garbage.start(loop)
+            stack.push_async_callback(self.garbage.close)
+            self._job_thread.start(loop)
+            stack.callback(self._job_thread.close)
+            stack.push_async_callback(self._job_thread.wait_idle)
+            stack.push_async_callback(self.jobs.close)
+            await stack.enter_async_context(self.flusher.running(group))
+            self.retention.start(loop)
+            stack.push_async_callback(self.retention.close)
+            self.memory.start(loop)
+            stack.push_async_callback(self.memory.close)
+            await stack.enter_async_context(self._room.running(group))
+            yield
 
     def numbers(self) -> ColdNumbers:
         return ColdNumbers(
@@ -424,13 +429,32 @@ async def running(
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
     faults = Faults()
     with faults.hearing_all(asyncio.get_running_loop()):
-        async with _running(config, stop, timings, faults) as url:
+        async with (
+            _supervised() as group,
+            _running(config, stop, timings, faults, group) as url,
+        ):
             yield url
 
 
 @contextlib.asynccontextmanager
+async def _supervised() -> AsyncIterator[asyncio.TaskGroup]:
+    """For the tasks of services: an error that escapes one of them ends all of them and the block.
+
+    One error is raised as it is, whether of a task or of the block itself.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        if len(errors.exceptions) > 1:
+            raise
+        [error] = errors.exceptions
+        raise error from error.__cause__
+
+
+@contextlib.asynccontextmanager
 async def _running(
-    config: Config, stop: Stop, timings: Timings, faults: Faults
+    config: Config, stop: Stop, timings: Timings, faults: Faults, group: asyncio.TaskGroup
 ) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
@@ -476,6 +500,7 @@ async def _running(
         handlers.sse,
         None if cold is None else cold.numbers,
     )
+    services = contextlib.AsyncExitStack()
     try:
         bodies.start(loop)
         blobs.start(loop)
@@ -486,7 +511,7 @@ async def _running(
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         wakes.start(loop)
         if cold is not None:
-            cold.start(loop)
+            await services.enter_async_context(cold.running(group))
         address = await _listen(server, config, tls)
         readiness.is_open = True
         if pipeline is not None:
@@ -510,8 +535,7 @@ async def _running(
         engine.submit_and_forget(NoOp(clock.now_ms()))
         cold_reads.close()
         handlers.reads.compression.close()
-        if cold is not None:
-            await cold.close()
+        await services.aclose()
         await storage.journal.close()
         blobs.close()
         if storage.disk is not None:

@@ -53,6 +53,4 @@ class SegmentSwaps:
 
     async def _merge(self) -> None:
         """When the last checkpoint of a stop fails, the log has it: the next start goes on."""
-        merged = asyncio.Event()
-        self._checkpointer.run(merged.set)
-        await merged.wait()
+        await self._checkpointer.checkpoint()
