@@ -296,8 +296,10 @@ class ColdTier:
         limits = FlushLimits(config.flush_bytes, int(config.flush_age * 1000), config.hot_bytes)
         self._engine = engine
         self.pending = PendingObjects()
-        self.flusher = Flusher(engine, disk.objects, storage.store_id, limits, self.pending)
-        self.eviction = Eviction(engine, config.resident_streams)
+        self.flusher = Flusher(
+            engine, disk.objects, storage.store_id, limits, self.pending, timings
+        )
+        self.eviction = Eviction(engine, config.resident_streams, timings)
         self.checkpointer = Checkpointer(
             engine,
             OsDisk(),
@@ -307,6 +309,7 @@ class ColdTier:
             self.flusher,
             config.checkpoint_wal_bytes,
             max(config.resident_streams // 2, 1),
+            timings,
             wal_bytes_recovered=disk.log_bytes,
         )
         self.flush_all = FlushAll(engine, self.flusher, self.checkpointer, storage.store_id)
@@ -357,6 +360,7 @@ class ColdTier:
             self.uploads,
             self.garbage,
             lambda: [part.error for part in self._on_disk_of_log],
+            timings,
         )
         self._on_disk_of_log: list[Checkpointer | Flusher] = []
         folder = disk.folder
@@ -370,26 +374,28 @@ class ColdTier:
         """The cold store is a folder without room, and appends are refused for that."""
         return bool(self._engine.hot_budget.full_shards) and says_full(self.flusher.error)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.eviction.start(loop)
-        self.flusher.start(loop)
-        self.checkpointer.start(loop)
-        self.retention.start(loop)
-        self.memory.start(loop)
-        self.uploads.start(loop)
-        self.garbage.start(loop)
-        self._room.start(loop)
-
-    async def close(self) -> None:
-        self._room.close()
-        await self.memory.close()
-        await self.retention.close()
-        await self.flusher.close()
-        await self._job_thread.close()
-        await self.garbage.close()
-        await self.checkpointer.finish(is_wanted=True)
-        await self.uploads.close()
-        await self.checkpointer.close()
+    @contextlib.asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Stops in the opposite order. Afterwards the catalog and its copy in the store have it
+        all, as far as nothing is in the way, and nothing runs beside the journal any more."""
+        loop = asyncio.get_running_loop()
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self.eviction.running(group))
+            stack.push_async_callback(self.checkpointer.close)
+            self.uploads.start(loop)
+            stack.push_async_callback(self.uploads.close)
+            await stack.enter_async_context(self.checkpointer.running(group))
+            self.garbage.start(loop)
+            stack.push_async_callback(self.garbage.close)
+            stack.push_async_callback(self._job_thread.close)
+            await stack.enter_async_context(self.job_routes.running(group))
+            await stack.enter_async_context(self.flusher.running(group))
+            self.retention.start(loop)
+            stack.push_async_callback(self.retention.close)
+            self.memory.start(loop)
+            stack.push_async_callback(self.memory.close)
+            await stack.enter_async_context(self._room.running(group))
+            yield
 
     def numbers(self) -> ColdNumbers:
         return ColdNumbers(
@@ -423,20 +429,6 @@ def _operator_routes(
 
 
 @contextlib.asynccontextmanager
-async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """For tasks that end before the block does. What the block raises comes out as it is; an error
-    that a task does not deal with itself stops the server."""
-    failure: Exception | None = None
-    async with asyncio.TaskGroup() as group:
-        try:
-            yield group
-        except Exception as error:
-            failure = error
-    if failure is not None:
-        raise failure
-
-
-@contextlib.asynccontextmanager
 async def running(
     config: Config, stop: Stop, timings: Timings = DEFAULT_TIMINGS
 ) -> AsyncIterator[str]:
@@ -444,10 +436,26 @@ async def running(
     faults = Faults()
     with faults.hearing_all(asyncio.get_running_loop()):
         async with (
-            _task_group() as group,
+            _supervised() as group,
             _running(config, stop, timings, faults, group) as url,
         ):
             yield url
+
+
+@contextlib.asynccontextmanager
+async def _supervised() -> AsyncIterator[asyncio.TaskGroup]:
+    """For the tasks of services: an error that escapes one of them ends all of them and the block.
+
+    One error is raised as it is, whether of a task or of the block itself.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        if len(errors.exceptions) > 1:
+            raise
+        [error] = errors.exceptions
+        raise error from error.__cause__
 
 
 @contextlib.asynccontextmanager
@@ -498,7 +506,7 @@ async def _running(
         handlers.sse,
         None if cold is None else cold.numbers,
     )
-    jobs, processes = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
+    services, processes = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
     try:
         bodies.start(loop)
         blobs.start(loop)
@@ -509,8 +517,7 @@ async def _running(
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         wakes.start(loop)
         if cold is not None:
-            cold.start(loop)
-            await jobs.enter_async_context(cold.job_routes.running(group))
+            await services.enter_async_context(cold.running(group))
         address = await _listen(server, config, tls)
         readiness.is_open = True
         reachable_url = f"{scheme}://{_reachable(address)}"
@@ -532,9 +539,7 @@ async def _running(
         engine.submit_and_forget(NoOp(clock.now_ms()))
         cold_reads.close()
         handlers.reads.compression.close()
-        await jobs.aclose()
-        if cold is not None:
-            await cold.close()
+        await services.aclose()
         await storage.journal.close()
         blobs.close()
         if storage.disk is not None:

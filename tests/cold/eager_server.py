@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from millstream.api.app import App
 from millstream.cli.main import main
@@ -19,22 +21,28 @@ from millstream.http.message import Request
 WAIT_SECONDS, WAITS_MAX = 0.002, 100
 
 _flushers: list[Flusher] = []
-_check, _start, _call = Flusher.check, Flusher.start, App.__call__
+_running, _call = Flusher.running, App.__call__
 
 
-def start(self: Flusher, loop: asyncio.AbstractEventLoop) -> None:
+@asynccontextmanager
+async def running(self: Flusher, group: asyncio.TaskGroup) -> AsyncIterator[None]:
     self._limits = self._limits._replace(shard_bytes=1)
     _flushers.append(self)
-    _start(self, loop)
+    async with _running(self, group):
+        yield
 
 
-def check(self: Flusher) -> None:
-    _check(self)
-    self._drop_held(0)
+async def drop_published(self: Flusher) -> None:
+    """Whenever the flusher looks, as it does after every flush."""
+    while not self._published.shrink(0):
+        await asyncio.sleep(0)
 
 
 def is_cold() -> bool:
-    return not any(sum(flusher._changes.hot_bytes) for flusher in _flushers)
+    return not any(
+        sum(flusher._changes.hot_bytes) or flusher._begun or flusher.held_bytes
+        for flusher in _flushers
+    )
 
 
 def call(self: App, request: Request, waited: int = 0) -> None:
@@ -44,7 +52,8 @@ def call(self: App, request: Request, waited: int = 0) -> None:
         asyncio.get_running_loop().call_later(WAIT_SECONDS, call, self, request, waited + 1)
 
 
-Flusher.start, Flusher.check = start, check  # type: ignore[method-assign]
+Flusher.running = running  # type: ignore[method-assign]
+Flusher._drop_published = drop_published  # type: ignore[method-assign]
 App.__call__ = call  # type: ignore[method-assign]
 
 if __name__ == "__main__":

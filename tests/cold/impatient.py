@@ -12,11 +12,13 @@ from typing import Any
 
 from millstream import assemble
 from millstream.cli.main import main
-from millstream.cold import catalog_uploads, checkpointer
+from millstream.cold import catalog_uploads
 from millstream.cold.catalog_uploads import CatalogUploads
 from millstream.cold.garbage import Garbage
+from millstream.engine.timings import Timings
 
 MODULE = "tests.cold.impatient"
+IMPATIENT = Timings(checkpoint_interval=0.3)
 
 
 def make_impatient() -> None:
@@ -29,14 +31,11 @@ def make_impatient() -> None:
         look_seconds=0.1,
     )
     patched.CatalogUploads = functools.partial(CatalogUploads, nudge_seconds=0.1)
-    for module, name, value in (
-        (catalog_uploads, "CATALOG_UPLOAD_SHARE", 0),
-        (checkpointer, "CHECKPOINT_SECONDS_MAX", 0.3),
-    ):
+    for module, name, value in ((catalog_uploads, "CATALOG_UPLOAD_SHARE", 0),):
         assert hasattr(module, name)
         setattr(module, name, value)
 
 
 if __name__ == "__main__":
     make_impatient()
-    sys.exit(main())
+    sys.exit(main(timings=IMPATIENT))

@@ -8,6 +8,7 @@ time, and what recovery does is left alone. Every error says "injected", so that
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import functools
 import importlib
@@ -23,29 +24,35 @@ from typing import Any
 from millstream import assemble
 from millstream.cli.main import main
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Backoff
 from millstream.http.message import Request
 from millstream.jobs.compaction import Policy
 from millstream.journal.contract import Entry
 from millstream.journal.wal import WalJournal
 from millstream.limits import KIB
-from tests.cold.impatient import make_impatient
+from tests.cold.impatient import IMPATIENT, make_impatient
 
 MODULE = "tests.crash.faulty_server"
 PLAN_FILE = "CRASH_FAULTS"  # a variable of the environment
 APPLY_SHARE = 0.002  # of the plan's rate: each one ends the process
 REPLY_SHARE = 0.01  # each one ends a writer's work for this life of the server
+HASTY_RETRY = Backoff(0.02, 0.2)
+HASTY = dataclasses.replace(  # back-offs that a test can wait for
+    IMPATIENT, flush_retry=HASTY_RETRY, checkpoint_retry=HASTY_RETRY, eviction_retry=HASTY_RETRY
+)
 
 # Module, what in it, and whether it may also fail when its work is done.
 STEPS = [
     ("cold.flusher", "plan_flushes", False),
     ("cold.flusher", "_content", False),
     ("cold.flusher", "encode_segment", False),
-    ("cold.flusher", "Flusher._uploaded", False),
-    ("cold.flusher", "Flusher._published", False),
+    ("cold.flusher", "Flusher._gather", True),
+    ("cold.flusher", "Flusher._upload", True),
+    ("cold.flusher", "Flusher._publish", True),
     ("cold.checkpointer", "take_records", False),
     ("cold.checkpointer", "encode_checkpoint", False),
     ("cold.checkpointer", "store_checkpoint", True),
-    ("cold.checkpointer", "Checkpointer._settle", False),
+    ("cold.checkpointer", "Checkpointer._settle", True),
     ("state.changes", "OpenChanges.begin_capture", False),
     ("state.changes", "Capture.take_some", True),
     ("state.changes", "Capture.encode", False),
@@ -69,7 +76,7 @@ STEPS = [
     ("subscriptions.driver", "Driver._act", False),
     ("subscriptions.driver", "Driver._delivery", False),
     ("subscriptions.driver", "issue_token", False),
-    ("cold.eviction", "Eviction.check", False),
+    ("cold.eviction", "Eviction._evict_some", True),
 ]
 
 
@@ -181,7 +188,7 @@ def make_replies_faulty() -> None:
 
 def make_hasty() -> None:
     """Back-offs that a test can wait for, and compactions of next to nothing."""
-    services = ("flusher", "checkpointer", "catalog_uploads", "garbage", "retention")
+    services = ("catalog_uploads", "garbage", "retention")
     for name in (*(f"cold.{name}" for name in services), "subscriptions.driver"):
         module = importlib.import_module(f"millstream.{name}")
         for constant, value in (("RETRY_SECONDS_MIN", 0.02), ("RETRY_SECONDS_MAX", 0.2)):
@@ -207,4 +214,4 @@ def arm() -> None:
 
 if __name__ == "__main__":
     arm()
-    sys.exit(main())
+    sys.exit(main(timings=HASTY))

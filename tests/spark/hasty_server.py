@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,10 +19,9 @@ from millstream import assemble
 from millstream.api.jobs import JobRoutes
 from millstream.cli.main import main
 from millstream.clock import Clock
-from millstream.engine.timings import Timings
 from millstream.http.message import Request
 from millstream.jobs.table import JobTable
-from tests.cold.impatient import make_impatient
+from tests.cold.impatient import IMPATIENT, make_impatient
 
 MODULE = "tests.spark.hasty_server"
 REQUESTS_FILE = "JOB_REQUESTS"  # a variable of the environment
@@ -62,4 +62,4 @@ def end_leases(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     make_impatient()
     make_hasty()
-    sys.exit(main(timings=Timings(pipeline_look=LOOK_SECONDS)))
+    sys.exit(main(timings=replace(IMPATIENT, pipeline_look=LOOK_SECONDS)))

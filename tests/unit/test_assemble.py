@@ -46,13 +46,10 @@ def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[
         engine.start(loop, storage.disk.catalog)
         config = config_of(folder, checkpoint_wal_bytes=1 if checkpoint else 10**9)
         cold = ColdTier(config, engine, storage, storage.disk, Timings())
-        cold.start(loop)
-        for command in commands:
-            engine.submit_and_forget(command)
-        done = asyncio.Event()
-        engine.submit(NoOp(NOW_MS), lambda context, outcome: done.set(), None)
-        await done.wait()
-        await cold.close()
+        async with asyncio.TaskGroup() as group, cold.running(group):
+            for command in commands:
+                engine.submit_and_forget(command)
+            await engine.perform(NoOp(NOW_MS))
         await storage.journal.close()
         return close(storage)
 
@@ -119,10 +116,7 @@ def test_what_ended_in_an_earlier_run_wakes_nobody_in_this_one(tmp_path: Path) -
 def test_a_damaged_log_is_refused_and_the_folder_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def no_last_checkpoint(self: Checkpointer, *, is_wanted: bool = False) -> None:
-        self.is_closing = True
-
-    monkeypatch.setattr(Checkpointer, "finish", no_last_checkpoint)
+    monkeypatch.setattr(Checkpointer, "_is_last_due", lambda self: False)
     live(tmp_path, create(b"a"))
     live(tmp_path, create(b"b"))
     first = tmp_path / "wal" / "0000000000000001.wal"

@@ -17,6 +17,7 @@ namespace.py  buckets
 listings.py   what there is, page by page: streams and buckets
 snapshots.py, bootstrap.py, batches.py, forks.py      what hangs below a stream
 flush_cold.py, flush_all.py, retention.py, garbage.py for operators
+slow_requests.py  requests that take time, and are answered whatever happens
 operations.py, json_metrics.py  /healthz, /readyz, /metrics, /__ursula/metrics
 errors.py     the one table from errors to status codes
 """

@@ -6,10 +6,9 @@ acknowledged before the request is in them after the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-from millstream.api.control import respond_json
-from millstream.api.errors import respond_error
+from millstream.api.slow_requests import SlowRequests
 from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.flusher import Flusher
 from millstream.engine.engine import Engine
@@ -29,6 +28,7 @@ class FlushAll:
         self._flusher = flusher
         self._checkpointer = checkpointer
         self._store_id = store_id
+        self._requests = SlowRequests(engine)
 
     def handle(self, request: Request) -> None:
         request.route = "flush"
@@ -36,30 +36,19 @@ class FlushAll:
             raise RouteNotFound("flush has nothing below it")
         if request.method != b"POST":
             raise MethodNotAllowed("use POST", "POST, OPTIONS")
+        self._requests.begin(request, self._flush())
+
+    async def _flush(self) -> dict[str, Any]:
         # A flush takes so much of a shard at once; one more for what was under way.
-        rounds = 2 + max(self._hot_bytes) // SEGMENT_FLUSH_BYTES_MAX
-        self._flush(rounds, lambda: self._flushed(request))
-
-    def _flush(self, rounds: int, done: Callable[[], None]) -> None:
-        if rounds == 0 or not any(self._hot_bytes) or self._flusher.error is not None:
-            done()
-        else:
-            self._flusher.flush_floor(1, lambda: self._flush(rounds - 1, done))
-
-    def _flushed(self, request: Request) -> None:
+        for _ in range(2 + max(self._hot_bytes) // SEGMENT_FLUSH_BYTES_MAX):
+            if any(self._hot_bytes) and self._flusher.error is None:
+                await self._flusher.flush_floor(1)
         if self._flusher.error is not None:
             problem = f"the cold store takes nothing at the moment: {self._flusher.error}"
-            respond_error(request, ColdUnavailable(problem))
-        else:
-            self._checkpointer.run(lambda: self._told(request))
-
-    def _told(self, request: Request) -> None:
-        respond_json(
-            request,
-            200,
-            {
-                "store_id": self._store_id,
-                "lsn": self._engine.applied_lsn,
-                "hot_bytes": sum(self._hot_bytes),
-            },
-        )
+            raise ColdUnavailable(problem)
+        await self._checkpointer.checkpoint()
+        return {
+            "store_id": self._store_id,
+            "lsn": self._engine.applied_lsn,
+            "hot_bytes": sum(self._hot_bytes),
+        }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from millstream.api.arguments import Query
-from millstream.api.control import respond_json
-from millstream.api.errors import respond_error
 from millstream.api.paths import bucketed_key, unescape_all
+from millstream.api.slow_requests import SlowRequests
 from millstream.cold.flusher import Flusher
 from millstream.engine.engine import Engine
 from millstream.errors import (
@@ -30,6 +31,7 @@ class FlushCold:
     def __init__(self, engine: Engine, flusher: Flusher | None) -> None:
         self._engine = engine
         self._flusher = flusher
+        self._requests = SlowRequests(engine)
 
     def handle(self, request: Request) -> None:
         if request.method != b"POST":
@@ -47,26 +49,19 @@ class FlushCold:
         if stream.log.tail_byte - stream.log.cold_byte < max(bytes_min, 1):
             request.respond(204, b"cache-control: no-store\r\n")
             return
-        self._flusher.flush_stream(
-            stream, bytes_max, lambda error: self._flushed(request, stream, error)
-        )
+        self._requests.begin(request, self._flush(self._flusher, stream, bytes_max))
 
-    def _flushed(self, request: Request, stream: Stream, error: Exception | None) -> None:
-        if error is None:
-            respond_json(
-                request,
-                200,
-                {
-                    "hot_start_offset": encode_offset(
-                        stream.log.cold_ordinal, stream.log.cold_byte
-                    ),
-                    "group_commit_index": self._engine.applied_lsn,
-                },
-            )
-        elif isinstance(error, StreamError):
-            respond_error(request, error)
-        else:
-            respond_error(request, ColdUnavailable(f"the cold store took nothing: {error}"))
+    async def _flush(self, flusher: Flusher, stream: Stream, bytes_max: int) -> dict[str, Any]:
+        try:
+            await flusher.flush_stream(stream, bytes_max)
+        except StreamError:
+            raise
+        except Exception as error:  # the flusher has told what is wrong
+            raise ColdUnavailable(f"the cold store took nothing: {error}") from error
+        return {
+            "hot_start_offset": encode_offset(stream.log.cold_ordinal, stream.log.cold_byte),
+            "group_commit_index": self._engine.applied_lsn,
+        }
 
 
 def _size(query: Query, name: bytes, default: int) -> int:

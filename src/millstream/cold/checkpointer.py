@@ -9,31 +9,27 @@ loop. What a failed attempt captured is tried again until it is stored: later on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeVar
 
 import structlog
 
 from millstream.engine.engine import Engine
-from millstream.engine.off_loop import OffLoop
-from millstream.engine.timings import Backoff
-from millstream.engine.upkeep import Upkeep
+from millstream.engine.threads import Threads
+from millstream.engine.timings import Timings
+from millstream.engine.upkeep import Upkeep, is_set_within
+from millstream.errors import ShuttingDown
 from millstream.formats.changes import Changes
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import Disk
-from millstream.limits import (
-    CAPTURE_STREAMS,
-    CHECKPOINT_FLUSH_BYTES,
-    CHECKPOINT_SECONDS_MAX,
-    MIB,
-)
+from millstream.limits import CAPTURE_STREAMS, CHECKPOINT_FLUSH_BYTES, MIB
 from millstream.state.changes import Capture
 from millstream.state.records import take_records
 
 logger = structlog.get_logger("millstream.checkpoint")
 
-RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 15.0
-CLOSING_WAL_BYTES = MIB  # a stop with less to replay needs no checkpoint
+CLOSING_WAL_BYTES = MIB  # a stop with less to replay and no news for the catalog needs none
 
 Result = TypeVar("Result")
 
@@ -45,7 +41,11 @@ class ChangesCatalog(Protocol):
 
 
 class HotFlusher(Protocol):
-    def flush_floor(self, floor_bytes: int, done: Callable[[], None]) -> None: ...
+    async def flush_floor(self, floor_bytes: int) -> None: ...
+
+
+class _GivenUp(Exception):
+    """There will be no checkpoint any more: the log has it all, and the next start goes on."""
 
 
 class Checkpointer:
@@ -59,6 +59,7 @@ class Checkpointer:
         flusher: HotFlusher,
         wal_bytes: int,
         dirty_streams: int,
+        timings: Timings,
         *,
         wal_bytes_recovered: int,
     ) -> None:
@@ -71,83 +72,107 @@ class Checkpointer:
         self._flusher = flusher
         self._wal_bytes = wal_bytes
         self._dirty_streams = dirty_streams
+        self._interval_seconds = timings.checkpoint_interval
         self._written_at_last = -wal_bytes_recovered
-        self._thread = OffLoop("checkpoint", 1)
+        self._thread = Threads("checkpoint", 1)
         self._lsn_of_last = engine.applied_lsn
-        self._upkeep = Upkeep(
-            engine.faults, "checkpoint", Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
-        )
+        self._upkeep = Upkeep(engine.faults, "checkpoint", timings.checkpoint_retry)
         self._check = self._upkeep.guarded(self.check, "cannot see whether a checkpoint is due")
         self._untold: dict[str, bytes | None] = {}  # records on their way into a capture
-        self._timer: asyncio.TimerHandle | None = None
-        self._retry: tuple[asyncio.TimerHandle, Callable[[], None]] | None = None
+        self._due = asyncio.Event()
+        self._try_now = asyncio.Event()  # ends a pause after a failure
+        self._asked: list[asyncio.Future[None]] = []  # callers who wait for the next one
         self._is_running = False
+        self._is_over = False  # there will be none any more
+        self._is_interrupted = False  # by the end of another service
+        self._told: set[asyncio.Task[None]] = set()
         self.is_closing = False
-        self._is_given_up = False  # what was captured is not stored; later ones would build on it
-        self._ended: asyncio.Event = asyncio.Event()
-        self._waiting: list[Callable[[], None]] = []
         self.after: list[Callable[[Capture], None]] = []  # called when one is on the store
         self.count = 0
 
-    async def checkpoint(self) -> None:
-        """Returns when all that is applied by now is stored."""
-        stored = asyncio.Event()
-        self.run(stored.set)
-        await stored.wait()
+    @contextlib.asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Afterwards the last one is stored, unless it failed or there was next to nothing in it.
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread.start(loop)
+        What fails during the stop is not tried again: the log has it. `in_thread` goes on until
+        `close`.
+        """
         self._engine.after_batch.append(self._check)
-        self._timer = loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
+        task = group.create_task(self._run(), name="checkpointer")
+        try:
+            yield
+        finally:
+            self._engine.after_batch.remove(self._check)
+            self.is_closing = True
+            self._due.set()
+            self._try_now.set()
+            await asyncio.wait([task])
 
-    def _on_time(self) -> None:
-        """However little changed: copies of the catalog and the garbage wait for it."""
-        self._timer = self._loop.call_later(CHECKPOINT_SECONDS_MAX, self._on_time)
-        changed = self._engine.applied_lsn != self._lsn_of_last
-        is_possible = not self.is_closing and self._engine.failure is None
-        if changed and not self._is_running and is_possible:
-            self._begin()
+    async def close(self) -> None:
+        """All that was begun in the thread has ended."""
+        if self._told:
+            await asyncio.wait(self._told)
+        await self._thread.close()
 
-    def _wal_grown(self) -> int:
-        return self._engine.journal.stats.bytes_written - self._written_at_last
+    # When
 
-    def check(self) -> None:
-        """Called after every batch; starts a checkpoint when one is due."""
-        if self._is_running or self.is_closing or self._engine.failure is not None:
-            return
-        if self._wal_grown() >= self._wal_bytes or self._changes.dirty_count >= self._dirty_streams:
-            self._begin()
+    async def checkpoint(self) -> None:
+        """One of all that is applied by now is stored. During a stop it may have failed: then the
+        log has it all, and the next start goes on.
 
-    def run(self, done: Callable[[], None]) -> None:
-        """A checkpoint of all that is applied by now; `done` is called once it is stored."""
-        if self._engine.failure is not None:
-            return  # there will be none
-        if self._is_running:
-            self._waiting.append(lambda: self.run(done))
-        else:
-            self._waiting.append(done)
-            self._begin()
+        Raises ShuttingDown: the server stops after an error, and there will be none. Cancelled: it
+        is taken all the same.
+        """
+        if self._engine.failure is None and not self._is_over:
+            asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._asked.append(asked)
+            self._due.set()
+            await asked
+        if self._engine.failure is not None or self._is_interrupted:
+            raise ShuttingDown("the server stops after an error; try again later")
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """For work on the catalog that no merge may run beside. What it raises is raised here."""
+        return await self._thread.run(work)
 
     def run_in_thread(
         self, work: Callable[[], Result], done: Callable[[Result | Exception], None]
     ) -> None:
-        """For work on the catalog that no merge may run beside."""
-        self._thread.run(work, done)
+        """The same for services that take a callback; it hears the result or the error."""
+
+        async def tell() -> None:
+            try:
+                result: Result | Exception = await self.in_thread(work)
+            except Exception as error:
+                result = error
+            done(result)
+
+        task = asyncio.get_running_loop().create_task(tell())
+        self._told.add(task)
+        task.add_done_callback(self._told.discard)
 
     @property
     def error(self) -> BaseException | None:
         """Why the last one failed; None when it did not."""
         return self._upkeep.error
 
-    def hurry(self, *, is_wanted: bool) -> None:
-        """Somebody needs one as soon as there is anything to tell, or something `is_wanted`."""
-        self._retry_now()
-        is_newer = self._engine.applied_lsn != self._lsn_of_last
-        if self._is_running or self.is_closing or self._engine.failure is not None:
+    def check(self) -> None:
+        """Called after every batch: cheap."""
+        if self._is_running:
             return
-        if self.has_news() or (is_wanted and is_newer):
-            self._begin()
+        if self._wal_grown() >= self._wal_bytes or self._changes.dirty_count >= self._dirty_streams:
+            self._due.set()
+
+    def _wal_grown(self) -> int:
+        return self._engine.journal.stats.bytes_written - self._written_at_last
+
+    def hurry(self, *, is_wanted: bool) -> None:
+        """Takes one as soon as there is anything to tell, or anything at all when one `is_wanted`;
+        what has failed is tried again now."""
+        self._try_now.set()
+        is_newer = self._engine.applied_lsn != self._lsn_of_last
+        if not self._is_running and (self.has_news() or (is_wanted and is_newer)):
+            self._due.set()
 
     def has_news(self) -> bool:
         """Whether a checkpoint now would tell the catalog anything."""
@@ -161,94 +186,57 @@ class Checkpointer:
             or machine.subscriptions.changed
         )
 
-    def _begin(self) -> None:
-        self._is_running = True
-        self._ended.clear()
-        # Not at once: this may be called in the middle of a batch.
-        self._loop.call_soon(self._do, self._flush)
+    async def _run(self) -> None:
+        """Ends with the last checkpoint of a stop, or as soon as there can be none any more.
 
-    # The steps. Each may be done again after an error and ends by bringing about the next one.
-
-    def _do(self, step: Callable[[], None]) -> None:
-        """Every step runs in here: whatever it raises, it is done again after the back-off."""
+        Cancelled, what it had captured is not stored: nothing may be captured after it.
+        """
         try:
-            step()
-        except Exception as error:
-            self._do_again(step, error)
+            while await self._wait_until_due():
+                await self._serve_asked()
+            if self._is_last_due():
+                await self._serve_asked()
+        except _GivenUp:
+            pass
+        except BaseException:
+            self._is_interrupted = True
+            raise
+        finally:
+            self._is_over = True
+            _tell(self._asked)
 
-    def _do_again(self, step: Callable[[], None], error: Exception) -> None:
-        delay = self._upkeep.failed(error, "checkpoint failed; the log is kept")
-        if self.is_closing:
-            self._is_given_up = True
-            self._end()
-        else:
-            self._retry = (self._loop.call_later(delay, self._retry_now), step)
+    async def _wait_until_due(self) -> bool:
+        """False: the server stops."""
+        while not self.is_closing:
+            is_due = await is_set_within(self._due, self._interval_seconds)
+            # However little changed: copies of the catalog and the garbage wait for it.
+            if is_due or self._engine.applied_lsn != self._lsn_of_last:
+                break
+        return not self.is_closing
 
-    def _retry_now(self) -> None:
-        if self._retry is not None:
-            (timer, step), self._retry = self._retry, None
-            timer.cancel()
-            self._do(step)
+    def _is_last_due(self) -> bool:
+        return bool(self._asked) or self._wal_grown() >= CLOSING_WAL_BYTES or self.has_news()
 
-    def _flush(self) -> None:
-        self._written_at_last = self._engine.journal.stats.bytes_written
-        self._flusher.flush_floor(CHECKPOINT_FLUSH_BYTES, self._capture_soon)
+    async def _serve_asked(self) -> None:
+        """A checkpoint for all who asked before it began; who asks later wants another."""
+        asked, self._asked = self._asked, []
+        self._due.clear()
+        self._is_running = True
+        try:
+            await self._checkpoint()
+        finally:
+            self._is_running = False
+            _tell(asked)
+        self._check()
 
-    def _capture_soon(self) -> None:
-        self._loop.call_soon(self._do, self._capture)
+    # How
 
-    def _capture(self) -> None:
-        """Between two batches, so that everything up to `applied_lsn` is in and nothing else."""
-        if self._engine.failure is not None:
-            self._give_up()
-            return
-        self._untold.update(take_records(self._engine.machine))
-        records = list(self._untold.items())
-        capture = self._changes.begin_capture(self._engine.applied_lsn, records)
-        self._untold = {}
-        self._do(lambda: self._take(capture))
-
-    def _give_up(self) -> None:
-        """Memory is not what the log says: nothing of it may get into the catalog."""
-        self._is_given_up = True
-        self._is_running = False
-        self._ended.set()
-
-    def _take(self, capture: Capture) -> None:
-        if self._engine.failure is not None:
-            self._give_up()
-            return
-        capture.take_some(CAPTURE_STREAMS)
-        if capture.is_complete:
-            self._do(lambda: self._store(capture))
-        else:
-            self._loop.call_soon(self._do, lambda: self._take(capture))
-
-    def _store(self, capture: Capture) -> None:
-        self._changes.end_capture(capture)
-
-        def work() -> int:
-            changes, hot = capture.encode()
-            blocks = encode_checkpoint(self._store_id, changes, hot)
-            size = store_checkpoint(self._disk, self._folder, capture.lsn, blocks)
-            self._catalog.merge(changes)
-            return size
-
-        def store() -> None:
-            self._thread.run(work, stored)
-
-        def stored(result: int | Exception) -> None:
-            if isinstance(result, Exception):
-                self._do_again(store, result)
-            else:
-                self._do(lambda: self._settle(capture, result))
-
-        self._do(store)
-
-    def _settle(self, capture: Capture, size: int) -> None:
-        self._changes.settle(capture)
-        self._engine.journal.retire(capture.lsn)
-        self._lsn_of_last = capture.lsn
+    async def _checkpoint(self) -> None:
+        """One, from the beginning to the end. Raises _GivenUp."""
+        capture = await self._insist(self._begin)
+        await self._insist(lambda: self._take(capture))
+        size = await self._insist(lambda: self._store(capture))
+        await self._insist(lambda: self._settle(capture))
         self.count += 1
         self._upkeep.worked()
         logger.info(
@@ -260,35 +248,66 @@ class Checkpointer:
         )
         for call in self.after:
             self._upkeep.tell(call, capture)
-        self._end()
 
-    def _end(self) -> None:
-        self._is_running = False
-        self._ended.set()
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            self._upkeep.tell(call)
-        self._check()
+    async def _insist(self, step: Callable[[], Awaitable[Result]]) -> Result:
+        """What the step brings about: after an error it is done again. Raises _GivenUp: it failed
+        while the server stops."""
+        while True:
+            try:
+                return await step()
+            except _GivenUp:
+                raise
+            except Exception as error:
+                delay = self._upkeep.failed(error, "checkpoint failed; the log is kept")
+                if self.is_closing:
+                    raise _GivenUp from error
+                self._try_now.clear()
+                await is_set_within(self._try_now, delay)
 
-    async def finish(self, *, is_wanted: bool = False) -> None:
-        """The last checkpoint, unless there is next to nothing to replay and nobody wants it."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._check in self._engine.after_batch:
-            self._engine.after_batch.remove(self._check)
-        self.is_closing = True  # what fails from now on is not tried again
-        self._retry_now()
-        if self._is_running:
-            await self._ended.wait()
-        is_due = self._wal_grown() >= CLOSING_WAL_BYTES or (is_wanted and self.has_news())
-        if is_due and not self._is_given_up and self._engine.failure is None:
-            self._is_running = True
-            self._ended.clear()
-            self._do(self._capture)
-            await self._ended.wait()
+    async def _begin(self) -> Capture:
+        """Between two batches, so that everything up to `applied_lsn` is in and nothing else."""
+        self._written_at_last = self._engine.journal.stats.bytes_written
+        self._require_sound_state()
+        await self._flusher.flush_floor(CHECKPOINT_FLUSH_BYTES)
+        self._require_sound_state()
+        self._untold.update(take_records(self._engine.machine))
+        records = list(self._untold.items())
+        capture = self._changes.begin_capture(self._engine.applied_lsn, records)
+        self._untold = {}
+        return capture
 
-    async def close(self) -> None:
-        if not self.is_closing:
-            await self.finish()
-        await self._thread.wait_idle()
-        self._thread.close()
+    async def _take(self, capture: Capture) -> None:
+        """A few streams at a time, so that no request waits for it."""
+        while not capture.is_complete:
+            self._require_sound_state()
+            capture.take_some(CAPTURE_STREAMS)
+            await asyncio.sleep(0)
+        self._changes.end_capture(capture)
+
+    def _require_sound_state(self) -> None:
+        """Else memory is not what the log says: nothing of it may get into the catalog."""
+        if self._engine.failure is not None:
+            raise _GivenUp from self._engine.failure
+
+    async def _store(self, capture: Capture) -> int:
+        """Both have it; the size of the file."""
+
+        def work() -> int:
+            changes, hot = capture.encode()
+            blocks = encode_checkpoint(self._store_id, changes, hot)
+            size = store_checkpoint(self._disk, self._folder, capture.lsn, blocks)
+            self._catalog.merge(changes)
+            return size
+
+        return await self._thread.run(work)
+
+    async def _settle(self, capture: Capture) -> None:
+        self._changes.settle(capture)
+        self._engine.journal.retire(capture.lsn)
+        self._lsn_of_last = capture.lsn
+
+
+def _tell(asked: list[asyncio.Future[None]]) -> None:
+    for future in asked:
+        if not future.done():
+            future.set_result(None)

@@ -3,51 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Timings
+from millstream.engine.upkeep import Upkeep
 from millstream.limits import EVICTIONS_AT_ONCE
 from millstream.state.changes import Capture
 from millstream.state.commands import TouchStream
 from millstream.state.stream import Stream
 
 CANDIDATES_ABSENT_MAX = 1000  # that are gone for good: then they are forgotten
+COMPLAINT = "streams stay in memory for now"
 
 
 class Eviction:
-    def __init__(self, engine: Engine, streams_max: int) -> None:
+    def __init__(self, engine: Engine, streams_max: int, timings: Timings) -> None:
         self._engine = engine
         self._machine = engine.machine
         self._streams_max = streams_max
+        self._upkeep = Upkeep(engine.faults, "eviction", timings.eviction_retry)
         # In the order they came to rest or came back; each of them once.
         self._candidates: OrderedDict[int, None] = OrderedDict()
-        self._is_check_due = False
+        self._due = asyncio.Event()
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        faults = self._engine.faults
-
-        def on_loaded(stream: Stream) -> None:
-            try:
-                self._add([stream.stream_id])
-                self._engine.lifetimes.follow(stream)
-            except Exception as error:  # whoever looked the stream up has nothing to do with it
-                faults.report("eviction", error)
-            if len(self._machine.by_id) > self._streams_max and not self._is_check_due:
-                self._is_check_due = True
-                loop.call_soon(checked)  # not now: whoever asked is about to use it
-
-        def checked() -> None:
-            try:
-                self.check()
-            except Exception as error:
-                faults.report("eviction", error)
-            else:
-                faults.works("eviction")
-
-        self._machine.residents.on_loaded = on_loaded
+    @contextlib.asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Afterwards no stream leaves memory any more."""
+        self._machine.residents.on_loaded = self._loaded
         self._add(self._machine.by_id)
-        self._engine.after_batch.append(checked)
+        self._engine.after_batch.append(self.check)
+        task = group.create_task(self._run(), name="eviction")
+        try:
+            yield
+        finally:
+            task.cancel()
+            self._engine.after_batch.remove(self.check)
+
+    def check(self) -> None:
+        """Called after every batch and whenever streams may leave: cheap. They do so in a turn of
+        their own, because a caller who looked one up is about to use it."""
+        if len(self._machine.by_id) > self._streams_max:
+            self._due.set()
 
     def stored(self, capture: Capture) -> None:
         """A checkpoint is on the store: its streams may go."""
@@ -58,6 +57,15 @@ class Eviction:
     def candidates(self) -> int:
         return len(self._candidates)
 
+    def _loaded(self, stream: Stream) -> None:
+        try:
+            self._add([stream.stream_id])
+            self._engine.lifetimes.follow(stream)
+        except Exception as error:  # not the fault of the caller who looked the stream up
+            self._upkeep.failed(error, COMPLAINT)
+            self._due.set()
+        self.check()
+
     def _add(self, stream_ids: Iterable[int]) -> None:
         """To the end, wherever they stood before."""
         candidates, by_id = self._candidates, self._machine.by_id
@@ -67,14 +75,29 @@ class Eviction:
         if len(candidates) > 2 * len(by_id) + CANDIDATES_ABSENT_MAX:
             self._candidates = OrderedDict.fromkeys(i for i in candidates if i in by_id)
 
-    def check(self) -> None:
-        """Called after every batch, and when look-ups have brought too many streams back."""
-        self._is_check_due = False
-        if len(self._machine.by_id) > self._streams_max:
-            for _ in range(min(EVICTIONS_AT_ONCE, len(self._candidates))):
-                self._consider(self._candidates.popitem(last=False)[0])
-                if len(self._machine.by_id) <= self._streams_max:
-                    return
+    async def _run(self) -> None:
+        """Some at a time, as often as `check` finds too many."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                self._evict_some()
+            except Exception as error:
+                await asyncio.sleep(self._upkeep.failed(error, COMPLAINT))
+                self.check()
+            else:
+                self._upkeep.worked()
+
+    def _evict_some(self) -> None:
+        for _ in range(min(EVICTIONS_AT_ONCE, len(self._candidates))):
+            if len(self._machine.by_id) <= self._streams_max:
+                return
+            stream_id = self._candidates.popitem(last=False)[0]
+            try:
+                self._consider(stream_id)
+            except Exception:
+                self._add([stream_id])
+                raise
 
     def _consider(self, stream_id: int) -> None:
         stream = self._machine.by_id.get(stream_id)

@@ -50,6 +50,7 @@ class Timings:
     orphan_age: float = ORPHAN_AGE_SECONDS
     orphan_first_look: float = 300.0  # after the start: by then what recovery left to do is done
     orphan_look: float = 3600.0  # between two listings of the whole store
+    eviction_retry: Backoff = Backoff(1.0, 30.0)
     retention_retry: Backoff = Backoff(1.0, 300.0)
     lifetimes_retry: Backoff = Backoff(1.0, 30.0)
     memory_look: float = 0.25

@@ -11,6 +11,8 @@ run in a guard that knows the answer, and whoever waits for it is told, each on 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,14 @@ logger = structlog.get_logger("millstream.upkeep")
 def is_expected(error: BaseException) -> bool:
     """Not the program's doing, and over some day without anybody changing the program."""
     return isinstance(error, OSError) or (isinstance(error, StreamError) and error.retriable)
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Waits for the event, but not longer than this; whether it is set then."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 class Upkeep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.eviction import Eviction
 from millstream.cold.flush_planning import FlushLimits
 from millstream.cold.flusher import Flusher
+from millstream.cold.pending_objects import PendingObjects
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Backoff, Timings
 from millstream.formats.runs import Run, Segment
 from millstream.state.commands import AnyCommand, Append, CreateStream
 from millstream.state.machine import StateMachine
@@ -27,6 +30,7 @@ from tests.unit.journal.fake_disk import FakeDisk
 
 STORE_ID = "0123456789abcdef0123456789abcdef"
 FOLDER = "/data/checkpoints"
+HASTY = Timings(checkpoint_retry=Backoff(0.01, 15.0))
 NEVER = FlushLimits(shard_bytes=1 << 40, age_ms=1 << 40, hot_bytes=1 << 40)
 
 
@@ -40,6 +44,10 @@ class ColdOffice:
         *,
         shards: int = 1,
         streams_max: int = 10**6,
+        wal_bytes: int = 1 << 40,
+        dirty_streams: int = 1 << 40,
+        recovered: int = 0,
+        timings: Timings = HASTY,
     ) -> None:
         self.folder = folder
         self.catalog = Catalog.open(folder / "catalog", shards, STORE_ID)
@@ -48,7 +56,9 @@ class ColdOffice:
         self.journal = ListeningJournal()
         self.machine = StateMachine(shards, CatalogStore(self.catalog))
         self.engine = Engine(self.machine, self.journal, self.clock, 0)
-        self.flusher = Flusher(self.engine, self.objects, STORE_ID, limits)
+        self.flusher = Flusher(
+            self.engine, self.objects, STORE_ID, limits, PendingObjects(), timings
+        )
         self.disk = FakeDisk()
         self.checkpointer = Checkpointer(
             self.engine,
@@ -57,13 +67,23 @@ class ColdOffice:
             STORE_ID,
             self.catalog,
             self.flusher,
-            1 << 40,
-            1 << 40,
-            wal_bytes_recovered=0,
+            wal_bytes,
+            dirty_streams,
+            timings,
+            wal_bytes_recovered=recovered,
         )
-        self.eviction = Eviction(self.engine, streams_max)
+        self.eviction = Eviction(self.engine, streams_max, timings)
         self.checkpointer.after.append(self.eviction.stored)
-        self._is_closed = False
+        self.group = asyncio.TaskGroup()
+        self._running = contextlib.AsyncExitStack()
+
+    async def start(self, *services: Flusher | Checkpointer | Eviction) -> None:
+        for service in services:
+            await self._running.enter_async_context(service.running(self.group))
+
+    async def start_all(self) -> None:
+        """In the order of the server."""
+        await self.start(self.eviction, self.checkpointer, self.flusher)
 
     async def submit(self, command: AnyCommand) -> Outcome:
         """Committed and applied, and what was to come after its batch has been called."""
@@ -84,26 +104,22 @@ class ColdOffice:
             await self.submit(Append(self.clock.now_ms(), stream.stream_id, data, b"", 1))
 
     async def flush(self) -> None:
-        waiting = asyncio.Event()
-        self.flusher.flush_floor(0, waiting.set)
-        await waiting.wait()
+        await self.flusher.flush_floor(0)
 
     async def flush_stream(self, stream: Stream, bytes_max: int) -> Exception | None:
-        waiting: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self.flusher.flush_stream(stream, bytes_max, waiting.set_result)
-        return await waiting
+        try:
+            await self.flusher.flush_stream(stream, bytes_max)
+        except Exception as error:
+            return error
+        return None
 
     async def checkpoint(self) -> None:
-        waiting = asyncio.Event()
-        self.checkpointer.run(waiting.set)
-        await waiting.wait()
+        await self.checkpointer.checkpoint()
 
     async def close(self) -> None:
         """As the server does it; a second time nothing happens."""
-        if not self._is_closed:
-            self._is_closed = True
-            await self.flusher.close()
-            await self.checkpointer.close()
+        await self._running.aclose()
+        await self.checkpointer.close()
 
     def stored(self) -> list[str]:
         return sorted(info.name for info in self.objects.list("segments/"))
@@ -122,8 +138,11 @@ def run(
         loop = asyncio.get_running_loop()
         office.engine.start(loop, office.catalog)
         try:
-            await story(office)
-            await office.close()
+            async with office.group:
+                try:
+                    await story(office)
+                finally:
+                    await office.close()
         finally:
             office.catalog.close()
 
@@ -131,7 +150,7 @@ def run(
 
 
 async def until(condition: Callable[[], object], *, seconds: float = 0.002) -> None:
-    """Waits for what somebody else's thread or timer brings about; 0: looks in every turn."""
+    """Waits for what another thread, task or timer brings about; 0: looks in every turn."""
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(seconds)

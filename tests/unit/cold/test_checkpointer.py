@@ -5,164 +5,32 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 
 from millstream.cold import checkpointer as checkpointer_module
-from millstream.cold.checkpointer import CLOSING_WAL_BYTES, Checkpointer
+from millstream.cold.checkpointer import CLOSING_WAL_BYTES
+from millstream.engine.timings import Backoff, Timings
+from millstream.errors import ShuttingDown
 from millstream.formats.changes import Changes
 from millstream.journal.checkpoints import Checkpoint, load_checkpoint
 from millstream.limits import CHECKPOINT_FLUSH_BYTES
 from millstream.state.commands import DeleteStream, NoOp, PublishRuns
 from millstream.state.images import restore_hot, restore_stream
-from tests.support.memory_store import MemoryStore
 from tests.unit.cold.cold_office import FOLDER, STORE_ID, ColdOffice, run, until
-from tests.unit.engine.world import World
-from tests.unit.journal.fake_disk import FakeDisk
 
 WAL_BYTES = 1000
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture(autouse=True)
-def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[structlog.typing.EventDict]]:
-    monkeypatch.setattr(checkpointer_module, "RETRY_SECONDS_MIN", 0.01)
+def logs() -> Iterator[list[structlog.typing.EventDict]]:
     with structlog.testing.capture_logs() as found:
         yield found
-
-
-class NoFlusher:
-    def flush_floor(self, floor_bytes: int, done: Callable[[], None]) -> None:
-        done()
-
-
-class Office:
-    """A world with a checkpointer, and a log that grows as told."""
-
-    def __init__(self, wal_bytes: int = WAL_BYTES, recovered: int = 0, dirty: int = 1000) -> None:
-        self.world = World()
-        self.disk = FakeDisk()
-        self.store = MemoryStore()
-        self.checkpointer = Checkpointer(
-            self.world.engine,
-            self.disk,
-            FOLDER,
-            STORE_ID,
-            self.store,
-            NoFlusher(),
-            wal_bytes,
-            dirty,
-            wal_bytes_recovered=recovered,
-        )
-        self.checkpointer.start(self.world.loop.asyncio_loop)
-
-    def write(self, log_bytes: int, data: bytes = b"x") -> None:
-        """One committed batch that made the log grow by so much."""
-        self.world.journal.stats.bytes_written += log_bytes
-        if not self.world.exists():
-            self.world.create()
-        else:
-            self.world.append(data=data)
-            self.world.commit()
-
-    def finish(self) -> None:
-        self.world.loop.run_jobs()
-
-    @property
-    def stored(self) -> int:
-        """The lsn a restart would go on from; 0 when there is no checkpoint."""
-        loaded = load_checkpoint(self.disk.crash(), FOLDER, STORE_ID, 0)
-        return 0 if loaded is None else loaded.lsn
-
-
-# When
-
-
-def test_no_checkpoint_is_written_before_the_log_has_grown_enough() -> None:
-    office = Office()
-    office.write(WAL_BYTES - 1)
-    office.finish()
-    assert office.stored == 0
-
-
-def test_a_checkpoint_is_written_once_the_log_has_grown_enough() -> None:
-    office = Office()
-    office.write(WAL_BYTES - 1)
-    office.write(1)
-    office.finish()
-    assert office.stored == office.world.engine.applied_lsn == office.store.lsn == 2
-
-
-def test_a_checkpoint_is_written_once_many_streams_have_changed() -> None:
-    office = Office(dirty=3)
-    for path in (b"a", b"b"):
-        office.world.create(path)
-    office.world.append(b"a")
-    office.world.commit()
-    office.finish()
-    assert office.stored == 0
-    office.world.create(b"c")
-    office.finish()
-    assert office.stored == 4
-
-
-def test_what_was_left_in_the_log_of_an_earlier_run_counts() -> None:
-    office = Office(recovered=WAL_BYTES - 10)
-    office.write(10)
-    office.finish()
-    assert office.stored == 1
-
-
-def test_the_stored_state_is_the_one_of_its_lsn_whatever_comes_meanwhile() -> None:
-    office = Office()
-    office.write(1)
-    office.write(WAL_BYTES)
-    office.write(1)
-    office.world.delete()
-    office.world.commit()
-    office.finish()
-    loaded = load_checkpoint(office.disk.crash(), FOLDER, STORE_ID, 0)
-    assert loaded is not None
-    assert (loaded.lsn, [row.path for row in loaded.changes.streams]) == (2, [b"a"])
-    assert [block[0] for content in loaded.hot for block in content.blocks] == [b"x"]
-
-
-def test_the_log_is_retired_up_to_the_checkpoint_and_only_once_it_is_stored() -> None:
-    office = Office()
-    office.write(WAL_BYTES)
-    office.write(1)
-    assert office.world.journal.retired == []
-    office.finish()
-    assert office.world.journal.retired == [1]
-
-
-def test_one_checkpoint_runs_at_a_time() -> None:
-    office = Office()
-    office.write(WAL_BYTES)
-    office.write(10 * WAL_BYTES)
-    office.write(10 * WAL_BYTES)
-    office.finish()
-    assert office.world.journal.retired == [1]
-    office.finish()  # it is due again, and begins as soon as the first has ended
-    assert office.world.journal.retired == [1, 3]
-
-
-def test_the_log_has_to_grow_again_before_the_next_checkpoint() -> None:
-    office = Office()
-    office.write(WAL_BYTES)
-    office.finish()
-    office.write(WAL_BYTES - 1)
-    office.finish()
-    assert office.world.journal.retired == [1]
-    office.write(1)
-    office.finish()
-    assert office.world.journal.retired == [1, 3]
-
-
-# With a catalog and a flusher
 
 
 def loaded(office: ColdOffice) -> Checkpoint:
@@ -171,15 +39,132 @@ def loaded(office: ColdOffice) -> Checkpoint:
     return found
 
 
-def start(office: ColdOffice) -> None:
-    loop = asyncio.get_running_loop()
-    office.flusher.start(loop)
-    office.checkpointer.start(loop)
+async def write(office: ColdOffice, log_bytes: int) -> None:
+    """One committed batch that made the log grow by so much."""
+    office.journal.stats.bytes_written += log_bytes
+    await office.append(b"a", b"x")
+
+
+def _wait(gate: threading.Event) -> None:
+    gate.wait(10)
+
+
+async def rest(office: ColdOffice) -> None:
+    """Whatever was due has been done."""
+    await asyncio.sleep(0.02)
+    await until(lambda: not office.checkpointer._is_running)
+
+
+async def start(office: ColdOffice) -> None:
+    await office.start(office.checkpointer, office.flusher)
+
+
+# When
+
+
+def test_a_checkpoint_is_written_once_the_log_has_grown_enough_and_again_after_that(
+    tmp_path: Path,
+) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        await office.create(b"a")
+        await write(office, WAL_BYTES - 1)
+        await rest(office)
+        assert office.journal.retired == []
+        await write(office, 1)
+        await until(lambda: office.journal.retired == [3])
+        assert loaded(office).lsn == office.engine.applied_lsn == office.catalog.lsn == 3
+        await write(office, WAL_BYTES - 1)
+        await rest(office)
+        assert office.journal.retired == [3]
+        await write(office, 1)
+        await until(lambda: office.journal.retired == [3, 5])
+
+    run(tmp_path, story, wal_bytes=WAL_BYTES)
+
+
+def test_a_checkpoint_is_written_once_many_streams_have_changed(tmp_path: Path) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        for path in (b"a", b"b"):
+            await office.create(path)
+        await office.append(b"a", b"x")
+        await rest(office)
+        assert office.journal.retired == []
+        await office.create(b"c")
+        await until(lambda: office.journal.retired == [4])
+
+    run(tmp_path, story, dirty_streams=3)
+
+
+def test_what_was_left_in_the_log_of_an_earlier_run_counts(tmp_path: Path) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        office.journal.stats.bytes_written += 10
+        await office.create(b"a")
+        await until(lambda: office.journal.retired == [1])
+
+    run(tmp_path, story, wal_bytes=WAL_BYTES, recovered=WAL_BYTES - 10)
+
+
+def test_however_little_changed_a_checkpoint_is_written_after_a_while(tmp_path: Path) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        await office.submit(NoOp(office.clock.now_ms()))
+        await until(lambda: office.journal.retired == [1])
+        await asyncio.sleep(0.1)
+        assert office.checkpointer.count == 1  # nothing happened since
+
+    run(tmp_path, story, timings=Timings(checkpoint_interval=0.02))
+
+
+def test_the_log_is_retired_only_once_the_checkpoint_is_stored_and_one_runs_at_a_time(
+    tmp_path: Path,
+) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        await office.create(b"a")
+        gate = threading.Event()
+        office.disk.before_step = lambda _: _wait(gate)
+        await write(office, WAL_BYTES)
+        await until(lambda: office.checkpointer._is_running)
+        await asyncio.sleep(0.01)
+        await write(office, 10 * WAL_BYTES)
+        await write(office, 10 * WAL_BYTES)
+        assert office.journal.retired == []
+        gate.set()  # the next one is due, and begins as soon as the first has ended
+        await until(lambda: office.journal.retired == [2, 4])
+        await rest(office)
+        assert office.checkpointer.count == 2
+
+    run(tmp_path, story, wal_bytes=WAL_BYTES)
+
+
+def test_the_stored_state_is_the_one_of_its_lsn_whatever_comes_meanwhile(tmp_path: Path) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        stream = await office.create(b"a")
+        gate = threading.Event()
+        office.disk.before_step = lambda _: _wait(gate)
+        await write(office, WAL_BYTES)
+        await asyncio.sleep(0.01)
+        await office.append(b"a", b"y")
+        await office.submit(DeleteStream(office.clock.now_ms(), stream.stream_id))
+        gate.set()
+        await until(lambda: office.journal.retired == [2])
+        found = loaded(office)
+        assert (found.lsn, [row.path for row in found.changes.streams]) == (2, [b"a"])
+        assert [block[0] for content in found.hot for block in content.blocks] == [b"x"]
+
+    run(tmp_path, story, wal_bytes=WAL_BYTES)
+
+
+# With a catalog and a flusher
 
 
 def test_catalog_and_file_together_are_the_state(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         stream = await office.create(b"a", ttl_ms=5000)
         await office.append(b"a", b"one", b"two")
         await office.flush_stream(stream, 3)
@@ -202,7 +187,7 @@ def test_catalog_and_file_together_are_the_state(tmp_path: Path) -> None:
 
 def test_much_hot_content_is_flushed_first_and_little_goes_into_the_file(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"large", data=bytes(CHECKPOINT_FLUSH_BYTES), count=1)
         await office.checkpoint()
         assert loaded(office).hot == []
@@ -221,7 +206,7 @@ def test_a_state_is_taken_in_pieces_while_appends_go_on(
     monkeypatch.setattr(checkpointer_module, "CAPTURE_STREAMS", 1)
 
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         paths = [b"%02d" % number for number in range(20)]
         for path in paths:
             await office.create(path, data=b"before", count=1)
@@ -245,7 +230,7 @@ def test_what_failed_is_tried_again_until_it_is_stored(
     tmp_path: Path, logs: list[structlog.typing.EventDict]
 ) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a", data=b"x", count=1)
         office.disk.failing["create"] = FULL
         checkpoint = asyncio.ensure_future(office.checkpoint())
@@ -265,7 +250,7 @@ def test_what_failed_is_tried_again_until_it_is_stored(
 
 def test_a_merge_that_fails_keeps_the_log_and_is_tried_again(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a", data=b"x", count=1)
         merge, failures = office.catalog.merge, [FULL, FULL]
 
@@ -285,7 +270,7 @@ def test_a_merge_that_fails_keeps_the_log_and_is_tried_again(tmp_path: Path) -> 
 
 def test_those_who_are_told_hear_of_it_when_it_is_on_the_store(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         told: list[tuple[int, bool]] = []
         office.checkpointer.after.append(
             lambda capture: told.append((capture.lsn, office.catalog.find(b"a") is not None))
@@ -303,7 +288,7 @@ def test_who_asks_during_a_checkpoint_gets_one_of_all_that_is_applied_by_then(
     tmp_path: Path,
 ) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a")
         first = asyncio.ensure_future(office.checkpoint())
         await asyncio.sleep(0)
@@ -324,28 +309,42 @@ def grow_log(office: ColdOffice, log_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("log_bytes", "expected"), [(CLOSING_WAL_BYTES - 1, []), (CLOSING_WAL_BYTES, [1])]
+    ("log_bytes", "expected"), [(CLOSING_WAL_BYTES - 1, [1]), (CLOSING_WAL_BYTES, [1, 2])]
 )
 def test_a_stop_with_much_to_replay_writes_a_last_checkpoint(
     tmp_path: Path, log_bytes: int, expected: list[int]
 ) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a")
+        await office.checkpoint()
         grow_log(office, log_bytes)
+        await office.submit(NoOp(office.clock.now_ms()))
         await office.close()
         assert office.journal.retired == expected
 
     run(tmp_path, story)
 
 
-def test_closing_waits_for_the_running_checkpoint(tmp_path: Path) -> None:
+def test_a_stop_tells_the_catalog_what_it_does_not_know(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a")
-        office.checkpointer.run(lambda: None)
         await office.close()
         assert office.journal.retired == [1]
+
+    run(tmp_path, story)
+
+
+def test_closing_waits_for_the_running_checkpoint(tmp_path: Path) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        await office.create(b"a")
+        checkpoint = asyncio.ensure_future(office.checkpoint())
+        await until(lambda: office.checkpointer._is_running, seconds=0)
+        await office.close()
+        assert office.journal.retired == [1]
+        await checkpoint
         grow_log(office, 10**9)
         await office.create(b"b")
         await asyncio.sleep(0.01)
@@ -358,14 +357,15 @@ def test_a_server_whose_disk_is_full_can_be_stopped(tmp_path: Path) -> None:
     """What cannot be stored is in the log; a later checkpoint without it would not be whole."""
 
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a")
         office.disk.failing["create"] = FULL
-        office.checkpointer.run(lambda: None)
+        checkpoint = asyncio.ensure_future(office.checkpoint())
         await asyncio.sleep(0.05)
         grow_log(office, 10 * CLOSING_WAL_BYTES)
         async with asyncio.timeout(10):
             await office.close()
+            await checkpoint  # the log has it
         assert office.journal.retired == []
         assert load_checkpoint(office.disk.crash(), FOLDER, STORE_ID, 0) is None
 
@@ -374,7 +374,7 @@ def test_a_server_whose_disk_is_full_can_be_stopped(tmp_path: Path) -> None:
 
 def test_a_stop_gives_up_after_one_failure(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a")
         grow_log(office, CLOSING_WAL_BYTES)
         office.disk.failing["rename"] = FULL
@@ -387,14 +387,10 @@ def test_a_stop_gives_up_after_one_failure(tmp_path: Path) -> None:
 
 def test_a_checkpoint_leaves_the_loop_alone_while_it_is_written(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a")
         gate = threading.Event()
-
-        def wait(_: str) -> None:
-            gate.wait(10)
-
-        office.disk.before_step = wait
+        office.disk.before_step = lambda _: _wait(gate)
         checkpoint = asyncio.ensure_future(office.checkpoint())
         await asyncio.sleep(0.01)
         await office.append(b"a", b"x")
@@ -417,7 +413,7 @@ def fail_to_apply(office: ColdOffice) -> None:
 
 def test_nothing_is_taken_from_a_state_that_a_command_was_not_applied_to(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         await office.create(b"a", data=b"x", count=1)
         await office.checkpoint()
         before = loaded(office).lsn
@@ -425,12 +421,14 @@ def test_nothing_is_taken_from_a_state_that_a_command_was_not_applied_to(tmp_pat
         grow_log(office, 10**9)
         fail_to_apply(office)
         office.checkpointer.check()
-        office.checkpointer._on_time()
-        told: list[int] = []
-        office.checkpointer.run(lambda: told.append(1))
-        await office.checkpointer.finish(is_wanted=True)
-        await office.checkpointer.close()
-        assert (loaded(office).lsn, office.catalog.lsn, told) == (before, before, [])
+        office.checkpointer.hurry(is_wanted=True)
+        with pytest.raises(ShuttingDown):
+            await office.checkpoint()
+        await asyncio.sleep(0.02)
+        await office.close()
+        with pytest.raises(ShuttingDown):
+            await office.checkpoint()
+        assert (loaded(office).lsn, office.catalog.lsn) == (before, before)
 
     run(tmp_path, story)
 
@@ -441,14 +439,98 @@ def test_a_checkpoint_that_is_being_taken_when_that_happens_is_given_up(
     monkeypatch.setattr(checkpointer_module, "CAPTURE_STREAMS", 1)
 
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await start(office)
         for number in range(3):
             await office.create(b"%d" % number, data=b"x", count=1)
-        office.checkpointer.run(lambda: None)
+        checkpoint = asyncio.ensure_future(office.checkpoint())
         await until(lambda: office.machine.changes.epoch == 2, seconds=0)
         fail_to_apply(office)
-        await office.checkpointer.finish(is_wanted=True)
-        await office.checkpointer.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(ShuttingDown):
+                await checkpoint
+            await office.close()
         assert (office.checkpointer.count, office.catalog.lsn) == (0, 0)
+
+    run(tmp_path, story)
+
+
+def test_who_waits_for_one_is_told_when_another_service_has_ended_them_all(tmp_path: Path) -> None:
+    """Nothing is stored after that: a later checkpoint would build on what was captured."""
+
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        await office.create(b"a")
+        office.disk.failing["create"] = FULL
+        checkpoint = asyncio.ensure_future(office.checkpoint())
+        await until(lambda: office.checkpointer._upkeep.failures)
+        [task] = [each for each in asyncio.all_tasks() if each.get_name() == "checkpointer"]
+        task.cancel()
+        with pytest.raises(ShuttingDown):
+            await checkpoint
+        with pytest.raises(ShuttingDown):
+            await office.checkpoint()
+        office.disk.failing.clear()
+        await office.close()
+        assert office.checkpointer.count == 0
+
+    run(tmp_path, story)
+
+
+def test_hurrying_ends_the_pause_after_a_failure(tmp_path: Path) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        await office.create(b"a")
+        office.disk.failing["create"] = FULL
+        checkpoint = asyncio.ensure_future(office.checkpoint())
+        await until(lambda: office.checkpointer.error is FULL)
+        office.disk.failing.clear()
+        while not checkpoint.done():
+            office.checkpointer.hurry(is_wanted=False)
+            await asyncio.sleep(0.002)
+        assert (office.checkpointer.count, office.checkpointer.error) == (1, None)
+
+    run(tmp_path, story, timings=Timings(checkpoint_retry=Backoff(3600.0, 3600.0)))
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_hurrying_takes_one_when_there_is_news_or_one_is_wanted(
+    tmp_path: Path, *, is_wanted: bool
+) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        office.checkpointer.hurry(is_wanted=is_wanted)
+        await rest(office)
+        assert office.checkpointer.count == 0
+        await office.create(b"a")
+        office.checkpointer.hurry(is_wanted=is_wanted)
+        await until(lambda: office.checkpointer.count == 1)
+        await office.submit(NoOp(office.clock.now_ms()))
+        office.checkpointer.hurry(is_wanted=is_wanted)
+        await rest(office)
+        assert office.checkpointer.count == 1 + is_wanted
+
+    run(tmp_path, story)
+
+
+def test_work_in_the_thread_runs_beside_no_merge(tmp_path: Path) -> None:
+    async def story(office: ColdOffice) -> None:
+        await start(office)
+        await office.create(b"a")
+        merge, steps = office.catalog.merge, list[str]()
+
+        def slow_merge(changes: Changes) -> None:
+            steps.append("merging")
+            merge(changes)
+            time.sleep(0.02)
+            steps.append("merged")
+
+        office.catalog.merge = slow_merge  # type: ignore[method-assign]
+        checkpoint = asyncio.ensure_future(office.checkpoint())
+        await until(lambda: steps)
+        await office.checkpointer.in_thread(lambda: steps.append("work"))
+        assert steps == ["merging", "merged", "work"]
+        await checkpoint
+        with pytest.raises(KeyError):
+            await office.checkpointer.in_thread({}.popitem)
 
     run(tmp_path, story)

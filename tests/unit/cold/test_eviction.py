@@ -13,13 +13,6 @@ from tests.unit.cold.cold_office import ColdOffice, run, until
 from tests.unit.engine.world import FakeWatcher
 
 
-def start(office: ColdOffice) -> None:
-    loop = asyncio.get_running_loop()
-    office.eviction.start(loop)
-    office.flusher.start(loop)
-    office.checkpointer.start(loop)
-
-
 async def fill(office: ColdOffice, count: int) -> None:
     for number in range(count):
         await office.create(b"%d" % number, data=b"x", count=1)
@@ -31,7 +24,7 @@ def resident(office: ColdOffice) -> list[bytes]:
 
 def test_streams_at_rest_leave_memory_down_to_the_number_that_may_stay(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         await fill(office, 6)
         await office.flush()
         assert len(resident(office)) == 6
@@ -45,7 +38,7 @@ def test_streams_at_rest_leave_memory_down_to_the_number_that_may_stay(tmp_path:
 
 def test_unpublished_content_keeps_a_stream_in_memory(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         await fill(office, 3)
         await office.checkpoint()
         assert len(resident(office)) == 3
@@ -58,7 +51,7 @@ def test_unpublished_content_keeps_a_stream_in_memory(tmp_path: Path) -> None:
 
 def test_a_stream_that_changed_meanwhile_stays_until_the_next_checkpoint(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         await fill(office, 2)
         await office.flush()
         checkpoint = asyncio.ensure_future(office.checkpoint())
@@ -75,7 +68,7 @@ def test_a_stream_that_changed_meanwhile_stays_until_the_next_checkpoint(tmp_pat
 
 def test_a_stream_that_is_watched_stays(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         await fill(office, 3)
         stream = office.machine.residents.by_path[b"1"]
         watcher = FakeWatcher(stream)
@@ -85,7 +78,7 @@ def test_a_stream_that_is_watched_stays(tmp_path: Path) -> None:
         assert resident(office) == [b"1"]
         office.engine.unwatch(stream, watcher)
         office.eviction.check()
-        assert resident(office) == []
+        await until(lambda: resident(office) == [])
 
     run(tmp_path, story, streams_max=0)
 
@@ -94,7 +87,7 @@ def test_a_renewal_only_memory_knows_of_is_journaled_before_the_stream_goes(
     tmp_path: Path,
 ) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         stream = await office.create(b"a", ttl_ms=60_000)
         office.clock.advance(1000)
         office.engine.lifetimes.renew(stream, office.clock.now_ms())
@@ -117,22 +110,21 @@ def test_a_renewal_only_memory_knows_of_is_journaled_before_the_stream_goes(
 
 def test_a_stream_that_came_back_may_go_again(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         await fill(office, 2)
         await office.flush()
         await office.checkpoint()
         for _ in range(3):
             assert office.machine.find(b"0") is not None
             assert resident(office) == [b"0"]
-            office.eviction.check()
-            assert resident(office) == []
+            await until(lambda: resident(office) == [])
 
     run(tmp_path, story, streams_max=0)
 
 
 def test_what_leaves_memory_reads_the_same_when_it_comes_back(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         await fill(office, 1)
         await office.append(b"0", b"yz")
         await office.flush()
@@ -150,7 +142,7 @@ def test_what_leaves_memory_reads_the_same_when_it_comes_back(tmp_path: Path) ->
 
 def test_streams_that_all_may_stay_are_not_written_down_again_and_again(tmp_path: Path) -> None:
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         await fill(office, 3)
         for number in range(20):
             await office.append(b"%d" % (number % 3), b"x")
@@ -166,7 +158,7 @@ def test_streams_that_are_gone_for_good_are_forgotten(
     monkeypatch.setattr(eviction_module, "CANDIDATES_ABSENT_MAX", 5)
 
     async def story(office: ColdOffice) -> None:
-        start(office)
+        await office.start_all()
         for number in range(20):
             stream = await office.create(b"%d" % number)
             await office.checkpoint()

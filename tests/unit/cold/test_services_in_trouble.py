@@ -7,6 +7,7 @@ from the moment the work begins until it is told to stop; then the work must get
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,7 @@ from millstream.api.operations import Readiness
 from millstream.cold.eviction import Eviction
 from millstream.cold.memory_keeper import MemoryKeeper
 from millstream.cold.retention import RetentionSweeps
-from millstream.engine.timings import Backoff
+from millstream.engine.timings import Backoff, Timings
 from millstream.faults import Faults, Service
 from millstream.http.message import Request
 from millstream.journal.memory import MemoryJournal
@@ -35,20 +36,25 @@ from tests.unit.cold.tier_world import TierWorld, tier
 
 FAULTS = (RuntimeError, KeyError, MemoryError)  # by turns: they are all the same to the policy
 BRIEF = 0.005
+HASTY = Timings(
+    flush_retry=Backoff(BRIEF, 4 * BRIEF),
+    flush_look=BRIEF,
+    checkpoint_retry=Backoff(BRIEF, 4 * BRIEF),
+    eviction_retry=Backoff(BRIEF, 4 * BRIEF),
+)
 
 World = Any  # a TierWorld, with what a work hangs onto it
 
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    services = ("flusher", "checkpointer", "catalog_uploads", "garbage", "retention")
+    services = ("catalog_uploads", "garbage", "retention")
     for name in (*(f"cold.{name}" for name in services), "subscriptions.driver"):
         module = importlib.import_module(f"millstream.{name}")
         monkeypatch.setattr(module, "RETRY_SECONDS_MIN", BRIEF)
         if hasattr(module, "RETRY_SECONDS_MAX"):
             monkeypatch.setattr(module, "RETRY_SECONDS_MAX", 4 * BRIEF)
     monkeypatch.setattr("millstream.cold.garbage.GARBAGE_RETRY_SECONDS", 4 * BRIEF)
-    monkeypatch.setattr("millstream.cold.flusher.AGE_CHECK_SECONDS", BRIEF)
     monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS", BRIEF)
     monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS_MAX", 4 * BRIEF)
     monkeypatch.setattr("millstream.subscriptions.driver.REFUSED_SECONDS", BRIEF)
@@ -113,9 +119,18 @@ async def _change(world: World) -> Any:
     return []
 
 
+def _ask_for_checkpoint(world: World, told: Any) -> None:
+    async def ask() -> None:
+        await world.checkpointer.checkpoint()
+        if isinstance(told, list):
+            told.append(True)
+
+    world.group.create_task(ask())
+
+
 CHECKPOINT = Work(
     _change,
-    lambda world, told: world.checkpointer.run(lambda: told.append(True)),
+    _ask_for_checkpoint,
     lambda world, told: bool(told) and world.catalog.find(b"a") is not None,
 )
 
@@ -129,7 +144,7 @@ async def _checkpointed(world: World) -> Any:
 
 UPLOAD = Work(
     _checkpointed,
-    lambda world, count: world.checkpointer.run(lambda: None),
+    _ask_for_checkpoint,
     lambda world, count: world.uploads.count > count,
 )
 
@@ -176,6 +191,29 @@ def _is_known(world: World, _: Any) -> bool:
 
 ORPHANS = Work(_orphan, _look_for_orphans, _is_known)
 
+# Eviction
+
+
+async def _start_eviction(world: World, streams_max: int) -> None:
+    world.eviction = Eviction(world.engine, streams_max, HASTY)
+    running = contextlib.AsyncExitStack()
+    await running.enter_async_context(world.eviction.running(world.group))
+    world.at_close.append(running.aclose)
+
+
+async def _stored_stream(world: World) -> Any:
+    await world.flush(await world.create(b"a", b"content"))
+    await world.checkpoint()
+    await _start_eviction(world, 10)
+
+
+def _let_none_stay(world: World, _: Any) -> None:
+    world.eviction._streams_max = 0
+    world.eviction.check()
+
+
+EVICTION = Work(_stored_stream, _let_none_stay, lambda world, _: not world.machine.by_id)
+
 # Retention
 
 
@@ -213,10 +251,9 @@ async def _mortal(world: World) -> Any:
 async def _mortal_at_rest(world: World) -> Any:
     await world.submit(CreateStream(world.clock.now_ms(), b"a", b"text/plain", ttl_ms=30))
     await world.checkpoint()
-    eviction = Eviction(world.engine, 0)
-    eviction.start(asyncio.get_running_loop())
-    eviction.check()
-    assert not world.machine.by_id
+    await _start_eviction(world, 0)
+    world.eviction.check()
+    await until(lambda: not world.machine.by_id)
 
 
 def _let_time_pass(world: World, _: Any) -> None:
@@ -325,6 +362,8 @@ def module(name: str) -> Callable[[World], Any]:
 
 
 STEPS = [
+    Step("flush", FLUSH, lambda w: w.flusher._published, "shrink"),
+    Step("flush", FLUSH, lambda w: w.flusher, "_begin_flushes"),
     Step("flush", FLUSH, lambda w: w.flusher, "_plan"),
     Step("flush", FLUSH, module("cold.flusher"), "plan_flushes"),
     Step("flush", FLUSH, lambda w: w.machine.changes, "hot_streams"),
@@ -335,7 +374,12 @@ STEPS = [
     Step("flush", FLUSH, lambda w: w.objects, "put"),
     Step("flush", FLUSH, module("cold.flusher"), "PublishRuns"),
     Step("flush", FLUSH, lambda w: w.engine, "submit"),
-    Step("flush", FLUSH, lambda w: w.flusher._held, "add", is_last=True),
+    Step("flush", FLUSH, lambda w: w.flusher._published, "add", is_last=True),
+    Step("flush", FLUSH, lambda w: w.flusher, "_gather"),
+    Step("flush", FLUSH, lambda w: w.flusher, "_take_to_store"),
+    Step("flush", FLUSH, lambda w: w.flusher._threads, "run"),
+    Step("flush", FLUSH, lambda w: w.engine, "perform"),
+    Step("flush", FLUSH, lambda w: w.pending, "remove", is_last=True),
     Step("checkpoint", CHECKPOINT, lambda w: w.flusher, "flush_floor"),
     Step("checkpoint", CHECKPOINT, module("cold.checkpointer"), "take_records"),
     Step("checkpoint", CHECKPOINT, lambda w: w.machine.changes, "begin_capture"),
@@ -348,6 +392,11 @@ STEPS = [
     Step("checkpoint", CHECKPOINT, lambda w: w.catalog, "merge"),
     Step("checkpoint", CHECKPOINT, lambda w: w.machine.changes, "settle"),
     Step("checkpoint", CHECKPOINT, lambda w: w.journal, "retire"),
+    Step("checkpoint", CHECKPOINT, lambda w: w.checkpointer._thread, "run"),
+    Step("checkpoint", CHECKPOINT, lambda w: w.checkpointer, "_settle"),
+    Step("eviction", EVICTION, lambda w: w.eviction, "_evict_some"),
+    Step("eviction", EVICTION, lambda w: w.machine.changes, "is_stored"),
+    Step("eviction", EVICTION, lambda w: w.machine.residents, "evict"),
     Step("uploads", UPLOAD, lambda w: w.checkpointer, "run_in_thread"),
     Step("uploads", UPLOAD, lambda w: w.catalog, "file_names"),
     Step("uploads", UPLOAD, lambda w: w.catalog, "back_up"),
@@ -410,7 +459,7 @@ def test_trouble_is_heard_shown_and_got_over(
 
     async def story() -> None:
         with structlog.testing.capture_logs() as logs:
-            async with tier(tmp_path, first_look_seconds=3600.0) as world:
+            async with tier(tmp_path, timings=HASTY, first_look_seconds=3600.0) as world:
                 await in_trouble(world, logs)
 
     async def is_shown_and_repeated(faults: Faults, sabotage: Sabotage) -> None:
@@ -459,26 +508,22 @@ def test_who_is_told_of_something_and_fails_harms_nobody_else(list_of: str, tmp_
             calls: list[Callable[..., None]] = getattr(world, list_of).after
             calls.insert(0, fail)
             calls.append(lambda *_: told.append(True))
-            world.checkpointer._waiting.append(fail)
             await world.create(b"a")
             await world.upload()
             assert told
-            assert world.engine.faults.counts["watcher"] == 2
+            assert world.engine.faults.counts["watcher"] == 1
 
     asyncio.run(story())
 
 
 def test_a_stop_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
     async def story() -> None:
-        world = TierWorld(tmp_path)
-        world.start()
-        world.checkpointer._upkeep._backoff = Backoff(3600.0, 3600.0)
-        await world.create(b"a", bytes(2 * MIB))
-        sabotage = Sabotage(world.catalog, "merge", RuntimeError("injected"))
-        world.checkpointer.run(lambda: None)
-        await until(lambda: world.engine.faults.counts["checkpoint"])
-        async with asyncio.timeout(20):
-            await world.close()
+        world = TierWorld(tmp_path, Timings(checkpoint_retry=Backoff(3600.0, 3600.0)))
+        async with asyncio.TaskGroup() as group, asyncio.timeout(20), world.running(group):
+            await world.create(b"a", bytes(2 * MIB))
+            sabotage = Sabotage(world.catalog, "merge", RuntimeError("injected"))
+            group.create_task(world.checkpointer.checkpoint())
+            await until(lambda: world.engine.faults.counts["checkpoint"])
         sabotage.end()
 
     asyncio.run(story())

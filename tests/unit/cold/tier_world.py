@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from millstream.cold.flusher import Flusher
 from millstream.cold.garbage import Collected, Garbage, Report
 from millstream.cold.pending_objects import PendingObjects
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Timings
 from millstream.journal.disk import OsDisk
 from millstream.journal.memory import MemoryJournal
 from millstream.limits import MIB
@@ -54,7 +55,14 @@ class SomeJobs:
 
 
 class TierWorld:
-    def __init__(self, folder: Path, **garbage: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        timings: Timings = Timings(),  # noqa: B008 - frozen
+        **garbage: Any,
+    ) -> None:
+        self.timings = timings
+        self.group: asyncio.TaskGroup  # while it runs
         self.clock = ManualClock(LATER_MS)
         self.objects = ObjectStore(ColdSettings(f"fs:{folder / 'cold'}", timeout_seconds=1.0))
         self.catalog = Catalog.open(folder / "catalog", SHARDS, STORE_ID)
@@ -63,10 +71,10 @@ class TierWorld:
         self.engine = Engine(self.machine, self.journal, self.clock, self.catalog.lsn)
         self.pending = PendingObjects()
         limits = FlushLimits(MIB, 300_000, 64 * MIB)
-        self.flusher = Flusher(self.engine, self.objects, STORE_ID, limits, self.pending)
+        self.flusher = Flusher(self.engine, self.objects, STORE_ID, limits, self.pending, timings)
         self.checkpointer = Checkpointer(
             *(self.engine, OsDisk(), str(folder / "checkpoints"), STORE_ID, self.catalog),
-            *(self.flusher, 64 * MIB, 1000),
+            *(self.flusher, 64 * MIB, 1000, timings),
             wal_bytes_recovered=0,
         )
         self.uploads = CatalogUploads(
@@ -81,20 +89,21 @@ class TierWorld:
             **{"grace_seconds": 0.0, "orphan_age_seconds": 0.0, **garbage},
         )
 
-    def start(self) -> None:
+    @asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         self.engine.start(loop, self.catalog)
-        for part in (self.flusher, self.checkpointer, self.uploads, self.garbage):
-            part.start(loop)
-
-    async def close(self) -> None:
-        await self.flusher.close()
-        await self.garbage.close()
-        await self.checkpointer.finish(is_wanted=True)
-        await self.uploads.close()
-        await self.checkpointer.close()
-        await self.journal.close()
-        self.catalog.close()
+        async with AsyncExitStack() as stack:
+            stack.callback(self.catalog.close)
+            stack.push_async_callback(self.journal.close)
+            stack.push_async_callback(self.checkpointer.close)
+            self.uploads.start(loop)
+            stack.push_async_callback(self.uploads.close)
+            await stack.enter_async_context(self.checkpointer.running(group))
+            self.garbage.start(loop)
+            stack.push_async_callback(self.garbage.close)
+            await stack.enter_async_context(self.flusher.running(group))
+            yield
 
     # What happens in it
 
@@ -119,10 +128,10 @@ class TierWorld:
         await self.submit(DeleteStream(self.clock.now_ms(), stream.stream_id))
 
     async def flush(self, stream: Stream) -> None:
-        assert await told(lambda done: self.flusher.flush_stream(stream, MIB, done)) is None
+        await self.flusher.flush_stream(stream, MIB)
 
     async def checkpoint(self) -> None:
-        await told(lambda done: self.checkpointer.run(lambda: done(None)))
+        await self.checkpointer.checkpoint()
 
     async def upload(self) -> None:
         """A checkpoint, and the catalog's copy of it in the store."""
@@ -159,8 +168,6 @@ async def told(call: Callable[[Callable[[Any], None]], None]) -> Any:
 @asynccontextmanager
 async def tier(folder: Path, **garbage: Any) -> AsyncIterator[TierWorld]:
     world = TierWorld(folder, **garbage)
-    world.start()
-    try:
+    async with asyncio.TaskGroup() as group, world.running(group):
+        world.group = group
         yield world
-    finally:
-        await world.close()

@@ -26,9 +26,7 @@ async def swap(
 
 async def fill(office: ColdOffice) -> list[str]:
     """Two streams, each in a segment of its own, which the catalog knows."""
-    loop = asyncio.get_running_loop()
-    office.flusher.start(loop)
-    office.checkpointer.start(loop)
+    await office.start(office.checkpointer, office.flusher)
     for path in (b"_default/a", b"_default/b"):
         await office.create(path)
         await office.append(path, b"message")
