@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import structlog
 
-from millstream.assemble import ColdTier, Stop, Storage, _supervised, open_storage
+from millstream.assemble import ColdTier, Stop, Storage, _supervised, open_storage, running
 from millstream.clock import ManualClock
 from millstream.cold.checkpointer import Checkpointer
+from millstream.cold.room_maker import RoomMaker
 from millstream.config import Config
 from millstream.engine.engine import Engine
 from millstream.engine.timings import Timings
@@ -172,3 +173,34 @@ def test_an_error_that_a_task_did_not_deal_with_ends_the_block() -> None:
 
     with pytest.raises(KeyError):
         asyncio.run(block())
+
+
+def test_an_error_that_escapes_a_service_ends_the_server_loudly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def escape(self: RoomMaker) -> None:
+        await asyncio.sleep(0.05)
+        raise ZeroDivisionError("nobody caught this")
+
+    monkeypatch.setattr(RoomMaker, "_run", escape)
+
+    async def story() -> None:
+        config = config_of(tmp_path, listen="127.0.0.1:0", pipeline="off")
+        async with running(config, Stop()), asyncio.timeout(20):
+            await asyncio.Event().wait()
+
+    for _ in range(2):  # the second time the folder would be in use if the first had kept it
+        with pytest.raises(ZeroDivisionError, match="nobody caught this"):
+            asyncio.run(story())
+
+
+def test_an_error_at_the_start_is_told_as_it_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        config = config_of(tmp_path / "one", listen="127.0.0.1:0", pipeline="off")
+        async with running(config, Stop()) as url:
+            taken = config_of(tmp_path / "two", listen=url.removeprefix("http://"), pipeline="off")
+            async with running(taken, Stop()):
+                raise AssertionError("two servers on one port")
+
+    with pytest.raises(StartupError, match="is in use"):
+        asyncio.run(story())
