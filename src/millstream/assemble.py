@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import os
@@ -45,7 +46,7 @@ from millstream.cold.cold_reads import ColdReads
 from millstream.cold.eviction import Eviction
 from millstream.cold.flush_planning import FlushLimits
 from millstream.cold.flusher import Flusher
-from millstream.cold.garbage import FIRST_LOOK_SECONDS, LOOK_SECONDS, Garbage
+from millstream.cold.garbage import Garbage
 from millstream.cold.memory_keeper import MemoryKeeper
 from millstream.cold.pending_objects import PendingObjects
 from millstream.cold.retention import RetentionSweeps
@@ -70,12 +71,7 @@ from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.reserve import Reserve
 from millstream.journal.wal import WalJournal
-from millstream.limits import (
-    GARBAGE_GRACE_SECONDS,
-    ORPHAN_AGE_SECONDS,
-    SSE_BUFFER_BYTES,
-    WINDOW_THREADS,
-)
+from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
 from millstream.recover import RESTORED, recover
 from millstream.state.commands import NoOp
 from millstream.state.machine import StateMachine
@@ -255,15 +251,15 @@ def _in_time(seconds: float, config: Config, share: int) -> float:
     return min(seconds, config.erase_within / share) if config.erase_within else seconds
 
 
-def _garbage_times(config: Config) -> dict[str, float]:
-    """Only those that would be too long for what is promised."""
-    times = {
-        "grace_seconds": (GARBAGE_GRACE_SECONDS, _in_time(GARBAGE_GRACE_SECONDS, config, 32)),
-        "orphan_age_seconds": (ORPHAN_AGE_SECONDS, _in_time(ORPHAN_AGE_SECONDS, config, 8)),
-        "first_look_seconds": (FIRST_LOOK_SECONDS, _in_time(FIRST_LOOK_SECONDS, config, 8)),
-        "look_seconds": (LOOK_SECONDS, _in_time(LOOK_SECONDS, config, 8)),
-    }
-    return {name: shorter for name, (usual, shorter) in times.items() if shorter < usual}
+def _timings_for(config: Config, timings: Timings) -> Timings:
+    """Those that would be too long for what is promised are shorter."""
+    return dataclasses.replace(
+        timings,
+        garbage_grace=_in_time(timings.garbage_grace, config, 32),
+        orphan_age=_in_time(timings.orphan_age, config, 8),
+        orphan_first_look=_in_time(timings.orphan_first_look, config, 8),
+        orphan_look=_in_time(timings.orphan_look, config, 8),
+    )
 
 
 class ColdTier:
@@ -278,6 +274,7 @@ class ColdTier:
         disk: DiskStorage,
         timings: Timings,
     ) -> None:
+        timings = _timings_for(config, timings)
         self._objects = disk.objects
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
         self.cold_reads = ColdReads(
@@ -307,8 +304,8 @@ class ColdTier:
         self.flush_all = FlushAll(engine, self.flusher, self.checkpointer, storage.store_id)
         self.checkpointer.after.append(self.eviction.stored)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
-        self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
-        self.memory = MemoryKeeper(engine.faults)
+        self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval, timings)
+        self.memory = MemoryKeeper(engine.faults, timings)
         self._job_thread = OffLoop("jobs", 1)
         job_table = JobTable(engine.clock)
         self.jobs = JobRoutes(
@@ -331,6 +328,7 @@ class ColdTier:
             disk.folder.path / "uploads",
             _in_time(config.catalog_upload_interval, config, 16),
             config.shutdown_timeout,
+            timings,
         )
         self.garbage = Garbage(
             engine,
@@ -340,9 +338,9 @@ class ColdTier:
             self.uploads,
             self.pending,
             job_table,
-            **_garbage_times(config),
+            timings,
         )
-
+        self.garbage_routes = GarbageRoutes(self.garbage, engine.faults)
         self._room = RoomMaker(
             engine,
             self.checkpointer,
@@ -362,29 +360,33 @@ class ColdTier:
         """The cold store is a folder without room, and appends are refused for that."""
         return bool(self._engine.hot_budget.full_shards) and says_full(self.flusher.error)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.eviction.start(loop)
-        self.flusher.start(loop)
-        self.checkpointer.start(loop)
-        self._job_thread.start(loop)
-        self.retention.start(loop)
-        self.memory.start(loop)
-        self.uploads.start(loop)
-        self.garbage.start(loop)
-        self._room.start(loop)
+    @contextlib.asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Each part stops before those it works with. Afterwards all that is applied is in the
+        catalog and a copy of that in the store, as far as disk and store allowed it."""
+        loop = asyncio.get_running_loop()
+        async with contextlib.AsyncExitStack() as stack:
+            self.eviction.start(loop)
+            self.checkpointer.start(loop)
+            stack.push_async_callback(self.checkpointer.close)
+            await stack.enter_async_context(self.uploads.running(group))
+            stack.push_async_callback(self.checkpointer.finish, is_wanted=True)
+            stack.push_async_callback(self.garbage_routes.close)
+            await stack.enter_async_context(self.garbage.running(group))
+            self._job_thread.start(loop)
+            stack.push_async_callback(self._close_jobs)
+            self.flusher.start(loop)
+            stack.push_async_callback(self.flusher.close)
+            await stack.enter_async_context(self.retention.running(group))
+            await stack.enter_async_context(self.memory.running(group))
+            self._room.start(loop)
+            stack.callback(self._room.close)
+            yield
 
-    async def close(self) -> None:
-        self._room.close()
-        await self.memory.close()
-        await self.retention.close()
-        await self.flusher.close()
+    async def _close_jobs(self) -> None:
         await self.jobs.close()
         await self._job_thread.wait_idle()
         self._job_thread.close()
-        await self.garbage.close()
-        await self.checkpointer.finish(is_wanted=True)
-        await self.uploads.close()
-        await self.checkpointer.close()
 
     def numbers(self) -> ColdNumbers:
         return ColdNumbers(
@@ -412,7 +414,7 @@ def _operator_routes(
     ]
     if cold is not None:
         routes.append((JOBS_ROOT, cold.jobs.handle))
-        routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))
+        routes.append((GARBAGE_PATH, cold.garbage_routes.handle))
         routes.append((FLUSH_PATH, cold.flush_all.handle))
     return tuple(routes)
 
@@ -424,13 +426,26 @@ async def running(
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
     faults = Faults()
     with faults.hearing_all(asyncio.get_running_loop()):
-        async with _running(config, stop, timings, faults) as url:
+        async with _task_group() as group, _running(config, stop, timings, faults, group) as url:
             yield url
 
 
 @contextlib.asynccontextmanager
+async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """What goes on in the background. A task that ends by an error ends the block, with this error;
+    an error of the block itself leaves it as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        if len(errors.exceptions) > 1:
+            raise
+        raise errors.exceptions[0] from None
+
+
+@contextlib.asynccontextmanager
 async def _running(
-    config: Config, stop: Stop, timings: Timings, faults: Faults
+    config: Config, stop: Stop, timings: Timings, faults: Faults, group: asyncio.TaskGroup
 ) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
@@ -476,6 +491,7 @@ async def _running(
         handlers.sse,
         None if cold is None else cold.numbers,
     )
+    started = contextlib.AsyncExitStack()
     try:
         bodies.start(loop)
         blobs.start(loop)
@@ -486,7 +502,7 @@ async def _running(
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         wakes.start(loop)
         if cold is not None:
-            cold.start(loop)
+            await started.enter_async_context(cold.running(group))
         address = await _listen(server, config, tls)
         readiness.is_open = True
         if pipeline is not None:
@@ -510,8 +526,7 @@ async def _running(
         engine.submit_and_forget(NoOp(clock.now_ms()))
         cold_reads.close()
         handlers.reads.compression.close()
-        if cold is not None:
-            await cold.close()
+        await started.aclose()
         await storage.journal.close()
         blobs.close()
         if storage.disk is not None:

@@ -8,6 +8,7 @@ time, and what recovery does is left alone. Every error says "injected", so that
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import importlib
 import os
@@ -21,17 +22,21 @@ from typing import Any
 from millstream.api.jobs import JobRoutes
 from millstream.cli.main import main
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Backoff
 from millstream.http.message import Request
 from millstream.jobs.compaction import Policy
 from millstream.journal.contract import Entry
 from millstream.journal.wal import WalJournal
 from millstream.limits import KIB
-from tests.cold.impatient import make_impatient
+from tests.cold.impatient import TIMINGS, make_impatient
 
 MODULE = "tests.crash.faulty_server"
 PLAN_FILE = "CRASH_FAULTS"  # a variable of the environment
 APPLY_SHARE = 0.002  # of the plan's rate: each one ends the process
 REPLY_SHARE = 0.01  # each one ends a writer's work for this life of the server
+
+BRIEF = Backoff(0.02, 0.2)  # that a test can wait for
+HASTY = dataclasses.replace(TIMINGS, upload_retry=BRIEF, garbage_retry=BRIEF, retention_retry=BRIEF)
 
 # Module, what in it, and whether it may also fail when its work is done.
 STEPS = [
@@ -168,7 +173,7 @@ def make_replies_faulty() -> None:
 
 def make_hasty() -> None:
     """Back-offs that a test can wait for, and compactions of next to nothing."""
-    services = ("flusher", "checkpointer", "catalog_uploads", "garbage", "retention")
+    services = ("flusher", "checkpointer")
     for name in (*(f"cold.{name}" for name in services), "subscriptions.driver"):
         module = importlib.import_module(f"millstream.{name}")
         for constant, value in (("RETRY_SECONDS_MIN", 0.02), ("RETRY_SECONDS_MAX", 0.2)):
@@ -198,4 +203,4 @@ def arm() -> None:
 
 if __name__ == "__main__":
     arm()
-    sys.exit(main())
+    sys.exit(main(timings=HASTY))

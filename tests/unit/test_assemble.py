@@ -46,13 +46,10 @@ def live(folder: Path, *commands: AnyCommand, checkpoint: bool = False) -> dict[
         engine.start(loop, storage.disk.catalog)
         config = config_of(folder, checkpoint_wal_bytes=1 if checkpoint else 10**9)
         cold = ColdTier(config, engine, storage, storage.disk, Timings())
-        cold.start(loop)
-        for command in commands:
-            engine.submit_and_forget(command)
-        done = asyncio.Event()
-        engine.submit(NoOp(NOW_MS), lambda context, outcome: done.set(), None)
-        await done.wait()
-        await cold.close()
+        async with asyncio.TaskGroup() as group, cold.running(group):
+            for command in commands:
+                engine.submit_and_forget(command)
+            await engine.perform(NoOp(NOW_MS))
         await storage.journal.close()
         return close(storage)
 

@@ -123,6 +123,29 @@ class Checkpointer:
             self._waiting.append(done)
             self._begin()
 
+    async def checkpoint(self) -> None:
+        """All that is applied by now is stored. Cancelled, it will be all the same."""
+        stored = asyncio.Event()
+        self.run(stored.set)
+        await stored.wait()
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """The result of work on the catalog that no merge may run beside; what it raises is raised.
+
+        Cancelled: work that has begun goes on to its end.
+        """
+        told: asyncio.Future[Result | Exception] = asyncio.get_running_loop().create_future()
+
+        def done(result: Result | Exception) -> None:
+            if not told.done():
+                told.set_result(result)
+
+        self.run_in_thread(work, done)
+        result = await told
+        if isinstance(result, Exception):
+            raise result
+        return result
+
     def run_in_thread(
         self, work: Callable[[], Result], done: Callable[[Result | Exception], None]
     ) -> None:

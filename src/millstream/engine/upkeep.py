@@ -11,8 +11,10 @@ run in a guard that knows the answer, and whoever waits for it is told, each on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
 
 import structlog
 
@@ -58,6 +60,18 @@ class Upkeep:
         self._faults.works(self._service)
         return True
 
+    async def repeat(self, work: Callable[[], Awaitable[float]], complaint: str) -> NoReturn:
+        """Again after as many seconds as `work` returns, or as the back-off says when it raised.
+
+        Ends by being cancelled only, wherever `work` is.
+        """
+        while True:
+            try:
+                seconds = await work()
+            except Exception as error:
+                seconds = self.failed(error, complaint)
+            await asyncio.sleep(seconds)
+
     def tell(self, call: Callable[..., object], *args: Any) -> None:
         """Somebody who waited. What they do with it must not harm us or the others."""
         try:
@@ -78,3 +92,19 @@ class Upkeep:
                 self.failed(error, complaint)
 
         return run
+
+
+@contextlib.asynccontextmanager
+async def in_background(
+    group: asyncio.TaskGroup, work: Coroutine[Any, Any, object]
+) -> AsyncIterator[None]:
+    """`work` goes on beside the block. Afterwards it is over: cancelled, wherever it was.
+
+    An error that ends it before that is for the group, which ends everything.
+    """
+    task = group.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

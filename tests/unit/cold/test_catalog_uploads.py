@@ -6,20 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cold import catalog_uploads
+from millstream.engine.timings import Backoff
 from millstream.tier.backup import Manifest, list_manifests, load_file, load_manifest
+from tests.unit.cold.cold_office import until
 from tests.unit.cold.tier_world import STORE_ID, TierWorld, tier
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_uploads, "CATALOG_UPLOAD_SHARE", 0)
-    monkeypatch.setattr(catalog_uploads, "RETRY_SECONDS_MIN", 0.01)
 
 
 def play(folder: Path, story: Callable[[TierWorld], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with tier(folder) as world:
+        async with tier(folder, upload_retry=Backoff(0.01, 0.01)) as world:
             await story(world)
 
     asyncio.run(whole())
@@ -80,8 +75,7 @@ def test_manifests_of_an_earlier_run_are_known(tmp_path: Path) -> None:
         await world.create(b"a/1")
 
     async def look(world: TierWorld) -> None:
-        while not world.uploads.newest_lsn:
-            await asyncio.sleep(0.002)
+        await until(lambda: world.uploads.newest_lsn)
         assert world.uploads.oldest_lsn == 1
 
     play(tmp_path, write)
@@ -100,12 +94,11 @@ def test_a_failed_upload_leaves_the_manifest_before_it_and_is_tried_again(
         await world.checkpoint()
         await world.create(b"a/3")
         await world.checkpoint()  # nobody waits for the store
-        await asyncio.sleep(0.05)
+        await until(lambda: world.uploads._upkeep.failures > 2)
         (tmp_path / "cold").unlink()
         (tmp_path / "away").rename(tmp_path / "cold")
         assert list_manifests(world.objects) == [1]
-        while world.uploads.newest_lsn < 3:
-            await asyncio.sleep(0.002)
+        await until(lambda: world.uploads.newest_lsn == 3)
         newest, older = manifests(world)
         # A try that had made its copies at 2 may have got through first.
         assert (newest.lsn, older.lsn) in ((3, 1), (3, 2))

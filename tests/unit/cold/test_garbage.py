@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from millstream.cold import catalog_uploads
 from millstream.cold.garbage import ORPHAN, SUPERSEDED, UNREFERRED
 from millstream.state.commands import CreateStream, PublishSnapshot
 from millstream.state.stream import Stream
@@ -16,14 +15,9 @@ from tests.unit.cold.tier_world import TierWorld, tier
 SEGMENT = "segments/0001/1700000000000-0badcafe.parquet"
 
 
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_uploads, "CATALOG_UPLOAD_SHARE", 0)
-
-
-def play(folder: Path, story: Callable[[TierWorld], Awaitable[None]], **garbage: Any) -> None:
+def play(folder: Path, story: Callable[[TierWorld], Awaitable[None]], **patience: Any) -> None:
     async def whole() -> None:
-        async with tier(folder, **garbage) as world:
+        async with tier(folder, **patience) as world:
             await story(world)
 
     asyncio.run(whole())
@@ -93,7 +87,7 @@ def test_the_grace_counts_from_the_checkpoint(tmp_path: Path) -> None:
         assert waits_for == "3600 seconds of grace for readers"
         assert await world.collect() == []
 
-    play(tmp_path, story, grace_seconds=3600.0)
+    play(tmp_path, story, garbage_grace=3600.0)
 
 
 def test_an_orphan_is_found_and_goes_after_two_uploads(tmp_path: Path) -> None:
@@ -122,7 +116,7 @@ def test_young_objects_are_no_orphans(tmp_path: Path) -> None:
         [(item, _)] = (await world.look()).waiting
         assert item.size == 3
 
-    play(tmp_path, story, orphan_age_seconds=3600.0)
+    play(tmp_path, story, orphan_age=3600.0)
 
 
 def test_what_is_referred_to_anywhere_is_no_orphan(tmp_path: Path) -> None:

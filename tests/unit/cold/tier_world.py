@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from millstream.cold.catalog_uploads import CatalogUploads
 from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.flush_planning import FlushLimits
 from millstream.cold.flusher import Flusher
-from millstream.cold.garbage import Collected, Garbage, Report
+from millstream.cold.garbage import Garbage, Report
 from millstream.cold.pending_objects import PendingObjects
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Timings
 from millstream.journal.disk import OsDisk
 from millstream.journal.memory import MemoryJournal
 from millstream.limits import MIB
@@ -30,6 +32,13 @@ from millstream.tier.objects import ColdSettings, ObjectStore
 STORE_ID = "5a" * 16
 SHARDS = 2
 LATER_MS = 4_000_000_000_000  # every file is older than that
+PATIENCE = Timings(
+    upload_nudge=3600.0,
+    upload_share=0.0,
+    garbage_grace=0.0,
+    orphan_age=0.0,
+    orphan_first_look=3600.0,
+)
 
 
 class ObedientGarbage(Garbage):
@@ -54,7 +63,8 @@ class SomeJobs:
 
 
 class TierWorld:
-    def __init__(self, folder: Path, **garbage: Any) -> None:
+    def __init__(self, folder: Path, **patience: Any) -> None:
+        timings = self.timings = dataclasses.replace(PATIENCE, **patience)
         self.clock = ManualClock(LATER_MS)
         self.objects = ObjectStore(ColdSettings(f"fs:{folder / 'cold'}", timeout_seconds=1.0))
         self.catalog = Catalog.open(folder / "catalog", SHARDS, STORE_ID)
@@ -71,39 +81,36 @@ class TierWorld:
         )
         self.uploads = CatalogUploads(
             *(self.engine, self.checkpointer, self.catalog, self.objects, STORE_ID),
-            *(folder / "uploads", 0.0, 1.0),
-            nudge_seconds=3600.0,
+            *(folder / "uploads", 0.0, 1.0, timings),
         )
         self.jobs = SomeJobs()
         self.garbage = ObedientGarbage(
             *(self.engine, self.checkpointer, self.catalog, self.objects, self.uploads),
-            *(self.pending, self.jobs),
-            **{"grace_seconds": 0.0, "orphan_age_seconds": 0.0, **garbage},
+            *(self.pending, self.jobs, timings),
         )
 
-    def start(self) -> None:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """As assemble.py starts and stops it; what a test enters in `parts` stops first."""
         loop = asyncio.get_running_loop()
         self.engine.start(loop, self.catalog)
-        for part in (self.flusher, self.checkpointer, self.uploads, self.garbage):
-            part.start(loop)
-
-    async def close(self) -> None:
-        await self.flusher.close()
-        await self.garbage.close()
-        await self.checkpointer.finish(is_wanted=True)
-        await self.uploads.close()
-        await self.checkpointer.close()
-        await self.journal.close()
-        self.catalog.close()
+        async with asyncio.TaskGroup() as self.group, AsyncExitStack() as stack:
+            stack.callback(self.catalog.close)
+            stack.push_async_callback(self.journal.close)
+            self.checkpointer.start(loop)
+            stack.push_async_callback(self.checkpointer.close)
+            await stack.enter_async_context(self.uploads.running(self.group))
+            stack.push_async_callback(self.checkpointer.finish, is_wanted=True)
+            await stack.enter_async_context(self.garbage.running(self.group))
+            self.flusher.start(loop)
+            stack.push_async_callback(self.flusher.close)
+            self.parts = await stack.enter_async_context(AsyncExitStack())
+            yield
 
     # What happens in it
 
     async def submit(self, command: AnyCommand) -> Outcome:
-        def call(done: Callable[[Outcome], None]) -> None:
-            self.engine.submit(command, lambda _, outcome: done(outcome), None)
-
-        outcome: Outcome = await told(call)
-        return outcome
+        return await self.engine.perform(command)
 
     async def create(self, path: bytes, data: bytes = b"content") -> Stream:
         command = CreateStream(self.clock.now_ms(), path, b"text/plain", data=data, count=1)
@@ -122,28 +129,28 @@ class TierWorld:
         assert await told(lambda done: self.flusher.flush_stream(stream, MIB, done)) is None
 
     async def checkpoint(self) -> None:
-        await told(lambda done: self.checkpointer.run(lambda: done(None)))
+        await self.checkpointer.checkpoint()
 
     async def upload(self) -> None:
         """A checkpoint, and the catalog's copy of it in the store."""
-        count = self.uploads.count
+        uploaded = asyncio.Event()
+        self.uploads.after.append(uploaded.set)
         await self.checkpoint()
-        while self.uploads.count == count:
-            await asyncio.sleep(0.002)
+        await uploaded.wait()
+        self.uploads.after.remove(uploaded.set)
 
     async def look(self) -> Report:
-        report: Report = await told(self.garbage.look)
-        return report
+        return await self.garbage.look()
 
     async def collect(self) -> list[str]:
         """Names of what is gone now."""
-        collected: Collected = await told(self.garbage.collect)
-        if collected.error is not None:
-            raise collected.error
-        return [item.name for item in collected.items]
+        items, error = await self.garbage.collect()
+        if error is not None:
+            raise error
+        return [item.name for item in items]
 
     async def find_orphans(self) -> None:
-        assert await told(self.garbage.find_orphans) is None
+        await self.garbage.find_orphans()
 
     def names(self, prefix: str) -> list[str]:
         return sorted(info.name for info in self.objects.list(prefix))
@@ -157,10 +164,8 @@ async def told(call: Callable[[Callable[[Any], None]], None]) -> Any:
 
 
 @asynccontextmanager
-async def tier(folder: Path, **garbage: Any) -> AsyncIterator[TierWorld]:
-    world = TierWorld(folder, **garbage)
-    world.start()
-    try:
+async def tier(folder: Path, **patience: Any) -> AsyncIterator[TierWorld]:
+    """`patience`: timings that are not those of PATIENCE."""
+    world = TierWorld(folder, **patience)
+    async with world.running():
         yield world
-    finally:
-        await world.close()
