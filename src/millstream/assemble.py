@@ -426,21 +426,27 @@ async def running(
     """A ready server for the length of the block; its base URL. Leaving it stops cleanly."""
     faults = Faults()
     with faults.hearing_all(asyncio.get_running_loop()):
-        async with _task_group() as group, _running(config, stop, timings, faults, group) as url:
+        async with (
+            _supervised() as group,
+            _running(config, stop, timings, faults, group) as url,
+        ):
             yield url
 
 
 @contextlib.asynccontextmanager
-async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """What goes on in the background. A task that ends by an error ends the block, with this error;
-    an error of the block itself leaves it as it is."""
+async def _supervised() -> AsyncIterator[asyncio.TaskGroup]:
+    """For the tasks of services: an error that escapes one of them ends all of them and the block.
+
+    One error is raised as it is, whether of a task or of the block itself.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             yield group
     except BaseExceptionGroup as errors:
         if len(errors.exceptions) > 1:
             raise
-        raise errors.exceptions[0] from None
+        [error] = errors.exceptions
+        raise error from error.__cause__
 
 
 @contextlib.asynccontextmanager
@@ -491,7 +497,7 @@ async def _running(
         handlers.sse,
         None if cold is None else cold.numbers,
     )
-    started = contextlib.AsyncExitStack()
+    services = contextlib.AsyncExitStack()
     try:
         bodies.start(loop)
         blobs.start(loop)
@@ -502,7 +508,7 @@ async def _running(
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         wakes.start(loop)
         if cold is not None:
-            await started.enter_async_context(cold.running(group))
+            await services.enter_async_context(cold.running(group))
         address = await _listen(server, config, tls)
         readiness.is_open = True
         if pipeline is not None:
@@ -526,7 +532,7 @@ async def _running(
         engine.submit_and_forget(NoOp(clock.now_ms()))
         cold_reads.close()
         handlers.reads.compression.close()
-        await started.aclose()
+        await services.aclose()
         await storage.journal.close()
         blobs.close()
         if storage.disk is not None:

@@ -13,7 +13,7 @@ from millstream.cold import checkpointer
 from millstream.engine.timings import Timings
 
 MODULE = "tests.cold.impatient"
-TIMINGS = Timings(
+IMPATIENT = Timings(
     upload_nudge=0.1,
     upload_share=0.0,
     garbage_grace=0.02,
@@ -31,4 +31,4 @@ def make_impatient() -> None:
 
 if __name__ == "__main__":
     make_impatient()
-    sys.exit(main(timings=TIMINGS))
+    sys.exit(main(timings=IMPATIENT))

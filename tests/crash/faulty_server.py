@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import errno
 import importlib
+import inspect
 import os
 import random
 import sys
@@ -28,15 +29,17 @@ from millstream.jobs.compaction import Policy
 from millstream.journal.contract import Entry
 from millstream.journal.wal import WalJournal
 from millstream.limits import KIB
-from tests.cold.impatient import TIMINGS, make_impatient
+from tests.cold.impatient import IMPATIENT, make_impatient
 
 MODULE = "tests.crash.faulty_server"
 PLAN_FILE = "CRASH_FAULTS"  # a variable of the environment
 APPLY_SHARE = 0.002  # of the plan's rate: each one ends the process
 REPLY_SHARE = 0.01  # each one ends a writer's work for this life of the server
 
-BRIEF = Backoff(0.02, 0.2)  # that a test can wait for
-HASTY = dataclasses.replace(TIMINGS, upload_retry=BRIEF, garbage_retry=BRIEF, retention_retry=BRIEF)
+HASTY_RETRY = Backoff(0.02, 0.2)
+HASTY = dataclasses.replace(  # back-offs that a test can wait for
+    IMPATIENT, upload_retry=HASTY_RETRY, garbage_retry=HASTY_RETRY, retention_retry=HASTY_RETRY
+)
 
 # Module, what in it, and whether it may also fail when its work is done.
 STEPS = [
@@ -61,6 +64,11 @@ STEPS = [
     ("cold.catalog_uploads", "store_file", True),
     ("cold.catalog_uploads", "store_manifest", True),
     ("cold.catalog_uploads", "delete_unused", True),
+    ("cold.catalog_uploads", "CatalogUploads._store_newest", True),
+    ("cold.garbage", "Garbage.look", True),
+    ("cold.garbage", "Garbage._delete_some", True),
+    ("cold.garbage", "Garbage.find_orphans", True),
+    ("cold.retention", "RetentionSweeps._find", True),
     ("tier.objects", "ObjectStore.put", True),
     ("tier.objects", "ObjectStore.delete", True),
     ("jobs.segment_swaps", "SegmentSwaps.swap", False),
@@ -124,7 +132,15 @@ def make_faulty(module: str, name: str, *, also_after: bool) -> None:
             faults.maybe(f"{name}, after it")
         return result
 
-    setattr(owner, attribute, faulty)
+    async def faulty_coroutine(*args: Any, **fields: Any) -> Any:
+        faults.maybe(name)
+        result = await original(*args, **fields)
+        if also_after:
+            faults.maybe(f"{name}, after it")
+        return result
+
+    is_coroutine = inspect.iscoroutinefunction(original)
+    setattr(owner, attribute, faulty_coroutine if is_coroutine else faulty)
 
 
 def make_apply_faulty() -> None:

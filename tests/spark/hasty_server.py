@@ -22,7 +22,7 @@ from millstream.clock import Clock
 from millstream.http.message import Request
 from millstream.jobs.pipeline_process import PipelineProcess
 from millstream.jobs.table import JobTable
-from tests.cold.impatient import TIMINGS, make_impatient
+from tests.cold.impatient import IMPATIENT, make_impatient
 
 MODULE = "tests.spark.hasty_server"
 REQUESTS_FILE = "JOB_REQUESTS"  # a variable of the environment
@@ -64,4 +64,4 @@ def end_leases(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     make_impatient()
     make_hasty()
-    sys.exit(main(timings=TIMINGS))
+    sys.exit(main(timings=IMPATIENT))

@@ -12,7 +12,8 @@ from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.faults import Faults
 from millstream.state.machine import StateMachine
-from millstream.tier.blobs import SNAPSHOTS, BlobStore
+from millstream.tier.blobs import BlobStore
+from millstream.tier.object_kinds import snapshot_name
 
 THREADS = 4  # a few large bodies at a time; more would only fight for the same disk
 
@@ -54,10 +55,10 @@ class BlobWorker:
 
     def hold(self, name: str) -> None:
         """The blob is on its way into the state: nothing refers to it yet, but will."""
-        self._pending.add(SNAPSHOTS + name)
+        self._pending.add(snapshot_name(name))
 
     def release(self, name: str) -> None:
-        self._pending.remove(SNAPSHOTS + name)
+        self._pending.remove(snapshot_name(name))
 
     def collect(self) -> None:
         """Called after every batch: deletes what the batch made useless.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
@@ -29,6 +28,7 @@ from millstream.engine.engine import Engine
 from millstream.engine.threads import Threads
 from millstream.engine.timings import Timings
 from millstream.engine.upkeep import Upkeep, in_background
+from millstream.formats.runs import SegmentName
 from millstream.limits import (
     GARBAGE_GRACE_FULL_SECONDS,
     ORPHAN_PAGE,
@@ -36,13 +36,17 @@ from millstream.limits import (
     UNUSED_BLOBS_MAX,
 )
 from millstream.state.changes import Capture
-from millstream.tier.blobs import SNAPSHOTS
 from millstream.tier.catalog import Garbage as SegmentGarbage
+from millstream.tier.object_kinds import (
+    FOLDERS_WITH_ORPHANS,
+    SnapshotName,
+    parse_name,
+    snapshot_name,
+)
 from millstream.tier.objects import ObjectInfo, ObjectStore
 
 logger = structlog.get_logger("millstream.garbage")
 
-SEGMENTS = "segments/"
 DELETE_AT_ONCE = 100  # objects in one go: orphans are looked up once more, on the loop
 
 HURRY_SECONDS = 5.0  # after the last call for it
@@ -51,9 +55,6 @@ COMPLAINT = "garbage stays for now"
 UNREFERRED = "no live run left"
 SUPERSEDED = "snapshot superseded or deleted"
 ORPHAN = "nothing ever referred to it"
-
-_SEGMENT = re.compile(r"segments/(\d{4})/(\d{13})-[0-9a-f]+\.parquet")
-_SNAPSHOT = re.compile(r"snapshots/((\d+)-\d+-[0-9a-f]+)")
 
 
 class GarbageCatalog(Protocol):
@@ -184,7 +185,7 @@ class Garbage:
         if self._machine.unused_blobs:
             names, self._machine.unused_blobs = self._machine.unused_blobs, []
             for name in names:
-                self._remember(SNAPSHOTS + name, None, SUPERSEDED)
+                self._remember(snapshot_name(name), None, SUPERSEDED)
 
     def _remember(self, name: str, size: int | None, reason: str) -> None:
         if len(self._remembered) < UNUSED_BLOBS_MAX:
@@ -317,15 +318,16 @@ class Garbage:
 
     def _old_objects(self) -> Iterator[ObjectInfo]:
         """In the garbage thread. Young ones may be referred to any moment."""
-        for prefix in (SEGMENTS, SNAPSHOTS):
-            for info in self._objects.list(prefix):
+        for folder in FOLDERS_WITH_ORPHANS:
+            for info in self._objects.list(folder):
                 if self._age_seconds(info) >= self._timings.orphan_age:
                     yield info
 
     def _age_seconds(self, info: ObjectInfo) -> float:
-        """By the store's clock and, for a segment, also by the clock of whoever named it."""
-        match = _SEGMENT.fullmatch(info.name)
-        newest_ms = max(info.modified_ms, int(match[2]) if match else 0)
+        """By the store's clock and, for a segment, by the clock of the machine that named it."""
+        name = parse_name(info.name)
+        named_ms = name.created_ms if isinstance(name, SegmentName) else 0
+        newest_ms = max(info.modified_ms, named_ms)
         return (self._engine.clock.now_ms() - newest_ms) / 1000
 
     def _check(self, infos: list[ObjectInfo]) -> None:
@@ -336,20 +338,25 @@ class Garbage:
     def _orphans(self, names: Iterable[str]) -> list[str]:
         """Those that nothing refers to, or will: neither the catalog nor what it will hear of."""
         coming, oldest_job_ms = self._machine.changes.segment_names(), self._jobs.oldest_start_ms()
-        found = []
-        for name in names:
-            segment, snapshot = _SEGMENT.fullmatch(name), _SNAPSHOT.fullmatch(name)
-            if name in self._pending or name in coming:
-                continue
-            if segment is not None:
-                shard, created_ms = int(segment[1]), int(segment[2])
+        return [
+            name
+            for name in names
+            if name not in self._pending
+            and name not in coming
+            and not self._is_referred(name, oldest_job_ms)
+        ]
+
+    def _is_referred(self, name: str, oldest_job_ms: int | None) -> bool:
+        """Or may be: objects of a job that is under way, and those that are not ours."""
+        match parse_name(name):
+            case SegmentName(shard, created_ms):
                 is_of_job = oldest_job_ms is not None and created_ms >= oldest_job_ms
                 is_ours = shard < self._machine.shards
-                if is_ours and not is_of_job and not self._catalog.knows_segment(name, shard):
-                    found.append(name)
-            elif snapshot is not None and not self._machine.has_blob(int(snapshot[2]), snapshot[1]):
-                found.append(name)
-        return found
+                return is_of_job or not is_ours or self._catalog.knows_segment(name, shard)
+            case SnapshotName(stream_id, blob):
+                return self._machine.has_blob(stream_id, blob)
+            case _:
+                return True
 
 
 def _now() -> float:

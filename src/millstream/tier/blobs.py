@@ -10,10 +10,9 @@ import hashlib
 from typing import Protocol
 
 from millstream.errors import ObjectMissing
+from millstream.tier.object_kinds import SNAPSHOTS
 from millstream.tier.object_names import check_prefix
 from millstream.tier.objects import ObjectStore
-
-SNAPSHOTS = "snapshots/"  # where they lie in the cold store
 
 
 def snapshot_digest(content_type: bytes, data: bytes) -> str:

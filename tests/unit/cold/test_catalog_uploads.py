@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 from millstream.engine.timings import Backoff
 from millstream.tier.backup import Manifest, list_manifests, load_file, load_manifest
 from tests.unit.cold.cold_office import until
-from tests.unit.cold.tier_world import STORE_ID, TierWorld, tier
+from tests.unit.cold.tier_world import PATIENCE, STORE_ID, TierWorld, tier
+
+HASTY = dataclasses.replace(PATIENCE, upload_retry=Backoff(0.01, 0.01))
 
 
 def play(folder: Path, story: Callable[[TierWorld], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with tier(folder, upload_retry=Backoff(0.01, 0.01)) as world:
+        async with tier(folder, HASTY) as world:
             await story(world)
 
     asyncio.run(whole())

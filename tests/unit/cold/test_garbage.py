@@ -2,22 +2,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from millstream.cold.garbage import ORPHAN, SUPERSEDED, UNREFERRED
+from millstream.engine.timings import Timings
 from millstream.state.commands import CreateStream, PublishSnapshot
 from millstream.state.stream import Stream
-from tests.unit.cold.tier_world import TierWorld, tier
+from tests.unit.cold.tier_world import PATIENCE, TierWorld, tier
 
 SEGMENT = "segments/0001/1700000000000-0badcafe.parquet"
 
 
-def play(folder: Path, story: Callable[[TierWorld], Awaitable[None]], **patience: Any) -> None:
+def play(
+    folder: Path, story: Callable[[TierWorld], Awaitable[None]], timings: Timings = PATIENCE
+) -> None:
     async def whole() -> None:
-        async with tier(folder, **patience) as world:
+        async with tier(folder, timings) as world:
             await story(world)
 
     asyncio.run(whole())
@@ -87,7 +90,7 @@ def test_the_grace_counts_from_the_checkpoint(tmp_path: Path) -> None:
         assert waits_for == "3600 seconds of grace for readers"
         assert await world.collect() == []
 
-    play(tmp_path, story, garbage_grace=3600.0)
+    play(tmp_path, story, replace(PATIENCE, garbage_grace=3600.0))
 
 
 def test_an_orphan_is_found_and_goes_after_two_uploads(tmp_path: Path) -> None:
@@ -110,13 +113,13 @@ def test_an_orphan_is_found_and_goes_after_two_uploads(tmp_path: Path) -> None:
 def test_young_objects_are_no_orphans(tmp_path: Path) -> None:
     async def story(world: TierWorld) -> None:
         now_ms = world.clock.now_ms()
-        world.objects.put(f"segments/0001/{now_ms - 3_599_000:013d}-00.parquet", b"young")
-        world.objects.put(f"segments/0001/{now_ms - 3_601_000:013d}-00.parquet", b"old")
+        world.objects.put(f"segments/0001/{now_ms - 3_599_000:013d}-00000000.parquet", b"young")
+        world.objects.put(f"segments/0001/{now_ms - 3_601_000:013d}-00000000.parquet", b"old")
         await world.find_orphans()
         [(item, _)] = (await world.look()).waiting
         assert item.size == 3
 
-    play(tmp_path, story, orphan_age=3600.0)
+    play(tmp_path, story, replace(PATIENCE, orphan_age=3600.0))
 
 
 def test_what_is_referred_to_anywhere_is_no_orphan(tmp_path: Path) -> None:

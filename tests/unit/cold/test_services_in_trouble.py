@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +24,7 @@ from millstream.cold.eviction import Eviction
 from millstream.cold.memory_keeper import MemoryKeeper
 from millstream.cold.retention import RetentionSweeps
 from millstream.config import Config
-from millstream.engine.timings import Backoff
+from millstream.engine.timings import Backoff, Timings
 from millstream.faults import Faults, Service
 from millstream.http.message import Request
 from millstream.jobs.pipeline_process import PipelineProcess
@@ -34,18 +35,19 @@ from millstream.state.commands import CreateStream, CreateSubscription, InstallK
 from millstream.subscriptions.driver import Driver
 from millstream.subscriptions.webhooks import Answer, Reply, Webhook, WebhookSender
 from tests.unit.cold.cold_office import until
-from tests.unit.cold.tier_world import tier
+from tests.unit.cold.tier_world import PATIENCE, tier
 
 FAULTS = (RuntimeError, KeyError, MemoryError)  # by turns: they are all the same to the policy
 BRIEF = 0.005
 RETRY = Backoff(BRIEF, 4 * BRIEF)
-NO_PATIENCE: dict[str, Any] = {
-    "upload_retry": RETRY,
-    "garbage_retry": RETRY,
-    "retention_retry": RETRY,
-    "memory_look": BRIEF,
-    "memory_rest": Backoff(BRIEF, BRIEF),
-}
+HASTY = replace(
+    PATIENCE,
+    upload_retry=RETRY,
+    garbage_retry=RETRY,
+    retention_retry=RETRY,
+    memory_look=BRIEF,
+    memory_rest=Backoff(BRIEF, BRIEF),
+)
 
 World = Any  # a TierWorld, with what a work hangs onto it
 
@@ -96,7 +98,7 @@ class Work(NamedTuple):
     prepare: Callable[[World], Awaitable[Any]]
     begin: Callable[[World, Any], None]
     is_done: Callable[[World, Any], bool]
-    timings: dict[str, Any] = NO_PATIENCE
+    timings: Timings = HASTY
 
 
 # Flush
@@ -177,7 +179,7 @@ ORPHANS = Work(
     _two_uploads,
     lambda world, _: world.objects.put("segments/0000/1000000000000-0badcafe.parquet", b"old"),
     lambda world, _: bool(world.garbage._remembered),
-    NO_PATIENCE | {"orphan_first_look": BRIEF, "orphan_look": BRIEF},
+    replace(HASTY, orphan_first_look=BRIEF, orphan_look=BRIEF),
 )
 
 # Retention
@@ -418,7 +420,7 @@ def test_trouble_is_heard_shown_and_got_over(
 
     async def story() -> None:
         with structlog.testing.capture_logs() as logs:
-            async with tier(tmp_path, **step.work.timings) as world:
+            async with tier(tmp_path, step.work.timings) as world:
                 await in_trouble(world, logs)
 
     async def is_shown_and_repeated(faults: Faults, sabotage: Sabotage) -> None:

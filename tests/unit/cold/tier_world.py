@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -63,8 +62,9 @@ class SomeJobs:
 
 
 class TierWorld:
-    def __init__(self, folder: Path, **patience: Any) -> None:
-        timings = self.timings = dataclasses.replace(PATIENCE, **patience)
+    def __init__(self, folder: Path, timings: Timings = PATIENCE) -> None:
+        self.timings = timings
+        self.group: asyncio.TaskGroup  # while it runs
         self.clock = ManualClock(LATER_MS)
         self.objects = ObjectStore(ColdSettings(f"fs:{folder / 'cold'}", timeout_seconds=1.0))
         self.catalog = Catalog.open(folder / "catalog", SHARDS, STORE_ID)
@@ -90,18 +90,19 @@ class TierWorld:
         )
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
         """As assemble.py starts and stops it; what a test enters in `parts` stops first."""
         loop = asyncio.get_running_loop()
         self.engine.start(loop, self.catalog)
-        async with asyncio.TaskGroup() as self.group, AsyncExitStack() as stack:
+        self.group = group
+        async with AsyncExitStack() as stack:
             stack.callback(self.catalog.close)
             stack.push_async_callback(self.journal.close)
             self.checkpointer.start(loop)
             stack.push_async_callback(self.checkpointer.close)
-            await stack.enter_async_context(self.uploads.running(self.group))
+            await stack.enter_async_context(self.uploads.running(group))
             stack.push_async_callback(self.checkpointer.finish, is_wanted=True)
-            await stack.enter_async_context(self.garbage.running(self.group))
+            await stack.enter_async_context(self.garbage.running(group))
             self.flusher.start(loop)
             stack.push_async_callback(self.flusher.close)
             self.parts = await stack.enter_async_context(AsyncExitStack())
@@ -164,8 +165,7 @@ async def told(call: Callable[[Callable[[Any], None]], None]) -> Any:
 
 
 @asynccontextmanager
-async def tier(folder: Path, **patience: Any) -> AsyncIterator[TierWorld]:
-    """`patience`: timings that are not those of PATIENCE."""
-    world = TierWorld(folder, **patience)
-    async with world.running():
+async def tier(folder: Path, timings: Timings = PATIENCE) -> AsyncIterator[TierWorld]:
+    world = TierWorld(folder, timings)
+    async with asyncio.TaskGroup() as group, world.running(group):
         yield world
