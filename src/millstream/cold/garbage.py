@@ -1,4 +1,4 @@
-"""Objects that nobody needs any more: which they are, when they may go, and deleting them.
+"""Objects that are needed no more: which they are, when they may go, and deleting them.
 
 There are three kinds. Segments without live runs are listed by the catalog. Blobs of snapshots
 that were superseded or deleted are told by the state machine and remembered here. Orphans, left by
@@ -81,7 +81,7 @@ class Jobs(Protocol):
 
 class Item(NamedTuple):
     name: str
-    size: int | None  # None: nobody has counted
+    size: int | None  # None: not known
     lsn: int  # nothing refers to it since this position
     reason: str
 
@@ -163,10 +163,8 @@ class Garbage:
     async def _run(self) -> None:
         while True:
             await self._due.wait()
-            if self._collecting.locked():  # a request has asked for it
-                self._collect_soon()
-            else:
-                await self.collect()
+            async with self._collecting:
+                await self._collect()
 
     async def _run_listing(self) -> None:
         await asyncio.sleep(self._timings.orphan_first_look)
@@ -252,17 +250,20 @@ class Garbage:
         """
         if self._collecting.locked() or self._is_closing:
             return Collected([], BlockingIOError("garbage is being collected already"))
-        gone: list[Item] = []
         async with self._collecting:
-            try:
-                report = await self.look()
-                await self._delete(report.ready, gone)
-            except Exception as error:
-                self._due.ring_in(self._upkeep.failed(error, COMPLAINT))
-                return Collected(gone, error)
-            finally:
-                if gone:
-                    logger.info("garbage collected", objects=len(gone))
+            return await self._collect()
+
+    async def _collect(self) -> Collected:
+        gone: list[Item] = []
+        try:
+            report = await self.look()
+            await self._delete(report.ready, gone)
+        except Exception as error:
+            self._due.ring_in(self._upkeep.failed(error, COMPLAINT))
+            return Collected(gone, error)
+        finally:
+            if gone:
+                logger.info("garbage collected", objects=len(gone))
         self._upkeep.worked()
         return Collected(gone, None)
 
@@ -289,7 +290,7 @@ class Garbage:
             self._remembered.pop(name, None)
 
     def _still_garbage(self, items: list[Item]) -> list[Item]:
-        """Orphans are looked at once more: somebody slow may have referred to one by now."""
+        """Orphans are looked at once more: a slow upload may have been referred to by now."""
         doubtful = [item.name for item in items if item.reason == ORPHAN]
         referred = set(doubtful) - set(self._orphans(doubtful))
         for name in referred:

@@ -6,7 +6,7 @@ is a fault of the program: Faults hears of it every time, /metrics counts it and
 until the work has succeeded; it is tried again after the same back-off.
 
 A service asks one question of each of its lines: if this raises, who runs me again? So its steps
-run in a guard that knows the answer, and whoever waits for it is told, each on their own.
+run in a guard that knows the answer, and those who wait for it are told, each on their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = structlog.get_logger("millstream.upkeep")
 
 
 def is_expected(error: BaseException) -> bool:
-    """Not the program's doing, and over some day without anybody changing the program."""
+    """Not the program's doing, and over some day without a change of the program."""
     return isinstance(error, OSError) or (isinstance(error, StreamError) and error.retriable)
 
 
@@ -73,14 +73,14 @@ class Upkeep:
             await asyncio.sleep(seconds)
 
     def tell(self, call: Callable[..., object], *args: Any) -> None:
-        """Somebody who waited. What they do with it must not harm us or the others."""
+        """One who waited. What they do with it must not harm us or the others."""
         try:
             call(*args)
         except Exception as error:
             self._faults.report("watcher", error)
 
     def guarded(self, call: Callable[[], object], complaint: str) -> Callable[[], None]:
-        """For what somebody calls again and again anyway: what it raises is told, and that is it.
+        """For what is called again and again anyway: what it raises is told, and that is it.
 
         A failure counts until the service says that it has worked.
         """

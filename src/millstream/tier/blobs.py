@@ -1,7 +1,7 @@
 """Blobs: snapshots, stored whole under a name before anything refers to them.
 
-A blob nobody refers to is garbage, whether it was never published or is superseded; the store does
-not know, its user deletes. All calls may block: run them off the event loop.
+A blob that nothing refers to is garbage, whether it was never published or is superseded; the store
+does not know, its user deletes. All calls may block: run them off the event loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from millstream.cold.garbage import ORPHAN, SUPERSEDED, UNREFERRED
 from millstream.engine.timings import Timings
 from millstream.state.commands import CreateStream, PublishSnapshot
 from millstream.state.stream import Stream
+from tests.unit.cold.cold_office import until
 from tests.unit.cold.tier_world import PATIENCE, TierWorld, tier
 
 SEGMENT = "segments/0001/1700000000000-0badcafe.parquet"
@@ -226,3 +228,35 @@ def test_what_could_not_be_deleted_is_deleted_later(tmp_path: Path) -> None:
         assert not path.exists()
 
     play(tmp_path, story)
+
+
+def test_a_stop_lets_a_deletion_that_is_under_way_come_to_its_end(tmp_path: Path) -> None:
+    """The catalog hears of what is gone, and nothing else is begun."""
+    reached, opened = threading.Event(), threading.Event()
+
+    async def story(world: TierWorld) -> None:
+        for number in range(2):
+            stream = await world.create(b"a/%d" % number)
+            await world.flush(stream)
+            await world.delete(stream)
+        for number in range(2):
+            await world.create(b"a/other%d" % number)
+            await world.upload()
+        delete = world.objects.delete
+
+        def slow_delete(names: list[str]) -> None:
+            reached.set()
+            assert opened.wait(20)
+            delete(names)
+
+        world.objects.delete = slow_delete  # type: ignore[method-assign,assignment]
+        world.garbage.hurry()
+        await until(reached.is_set)
+        asyncio.get_running_loop().call_later(0.01, opened.set)
+
+    async def look_again(world: TierWorld) -> None:
+        assert await world.look() == ([], [])
+        assert world.names("segments") == []
+
+    play(tmp_path, story)
+    play(tmp_path, look_again)
