@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import os
@@ -45,7 +46,7 @@ from millstream.cold.cold_reads import ColdReads
 from millstream.cold.eviction import Eviction
 from millstream.cold.flush_planning import FlushLimits
 from millstream.cold.flusher import Flusher
-from millstream.cold.garbage import FIRST_LOOK_SECONDS, LOOK_SECONDS, Garbage
+from millstream.cold.garbage import Garbage
 from millstream.cold.memory_keeper import MemoryKeeper
 from millstream.cold.pending_objects import PendingObjects
 from millstream.cold.retention import RetentionSweeps
@@ -74,12 +75,7 @@ from millstream.journal.folder import DataFolder
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.reserve import Reserve
 from millstream.journal.wal import LogPlace, WalJournal
-from millstream.limits import (
-    GARBAGE_GRACE_SECONDS,
-    ORPHAN_AGE_SECONDS,
-    SSE_BUFFER_BYTES,
-    WINDOW_THREADS,
-)
+from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
 from millstream.recover import RESTORED, recover
 from millstream.state.commands import NoOp
 from millstream.state.machine import StateMachine
@@ -260,15 +256,15 @@ def _in_time(seconds: float, config: Config, share: int) -> float:
     return min(seconds, config.erase_within / share) if config.erase_within else seconds
 
 
-def _garbage_times(config: Config) -> dict[str, float]:
-    """Only those that would be too long for what is promised."""
-    times = {
-        "grace_seconds": (GARBAGE_GRACE_SECONDS, _in_time(GARBAGE_GRACE_SECONDS, config, 32)),
-        "orphan_age_seconds": (ORPHAN_AGE_SECONDS, _in_time(ORPHAN_AGE_SECONDS, config, 8)),
-        "first_look_seconds": (FIRST_LOOK_SECONDS, _in_time(FIRST_LOOK_SECONDS, config, 8)),
-        "look_seconds": (LOOK_SECONDS, _in_time(LOOK_SECONDS, config, 8)),
-    }
-    return {name: shorter for name, (usual, shorter) in times.items() if shorter < usual}
+def _timings_for(config: Config, timings: Timings) -> Timings:
+    """Those that would be too long for what is promised are shorter."""
+    return dataclasses.replace(
+        timings,
+        garbage_grace=_in_time(timings.garbage_grace, config, 32),
+        orphan_age=_in_time(timings.orphan_age, config, 8),
+        orphan_first_look=_in_time(timings.orphan_first_look, config, 8),
+        orphan_look=_in_time(timings.orphan_look, config, 8),
+    )
 
 
 class ColdTier:
@@ -283,6 +279,7 @@ class ColdTier:
         disk: DiskStorage,
         timings: Timings,
     ) -> None:
+        timings = _timings_for(config, timings)
         self._objects = disk.objects
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
         self.cold_reads = ColdReads(
@@ -315,8 +312,8 @@ class ColdTier:
         self.flush_all = FlushAll(engine, self.flusher, self.checkpointer, storage.store_id)
         self.checkpointer.after.append(self.eviction.stored)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
-        self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval)
-        self.memory = MemoryKeeper(engine.faults)
+        self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval, timings)
+        self.memory = MemoryKeeper(engine.faults, timings)
         self._job_thread = Threads("jobs", 1)
         job_table, source = JobTable(engine.clock), JobSource(disk.catalog, disk.objects)
         policy, swaps = Policy(), SegmentSwaps(engine, self.checkpointer)
@@ -342,6 +339,7 @@ class ColdTier:
             disk.folder.path / "uploads",
             _in_time(config.catalog_upload_interval, config, 16),
             config.shutdown_timeout,
+            timings,
         )
         self.garbage = Garbage(
             engine,
@@ -351,9 +349,9 @@ class ColdTier:
             self.uploads,
             self.pending,
             job_table,
-            **_garbage_times(config),
+            timings,
         )
-
+        self.garbage_routes = GarbageRoutes(self.garbage, engine.faults)
         self._room = RoomMaker(
             engine,
             self.checkpointer,
@@ -376,24 +374,20 @@ class ColdTier:
 
     @contextlib.asynccontextmanager
     async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
-        """Stops in the opposite order. Afterwards the catalog and its copy in the store have it
-        all, as far as nothing is in the way, and nothing runs beside the journal any more."""
-        loop = asyncio.get_running_loop()
+        """Each part stops before those it works with. Afterwards all that is applied is in the
+        catalog and a copy of that in the store, as far as disk and store allowed it."""
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self.eviction.running(group))
             stack.push_async_callback(self.checkpointer.close)
-            self.uploads.start(loop)
-            stack.push_async_callback(self.uploads.close)
+            await stack.enter_async_context(self.uploads.running(group))
             await stack.enter_async_context(self.checkpointer.running(group))
-            self.garbage.start(loop)
-            stack.push_async_callback(self.garbage.close)
+            stack.push_async_callback(self.garbage_routes.close)
+            await stack.enter_async_context(self.garbage.running(group))
             stack.push_async_callback(self._job_thread.close)
             await stack.enter_async_context(self.job_routes.running(group))
             await stack.enter_async_context(self.flusher.running(group))
-            self.retention.start(loop)
-            stack.push_async_callback(self.retention.close)
-            self.memory.start(loop)
-            stack.push_async_callback(self.memory.close)
+            await stack.enter_async_context(self.retention.running(group))
+            await stack.enter_async_context(self.memory.running(group))
             await stack.enter_async_context(self._room.running(group))
             yield
 
@@ -423,7 +417,7 @@ def _operator_routes(
     ]
     if cold is not None:
         routes.append((JOBS_ROOT, cold.job_routes.handle))
-        routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))
+        routes.append((GARBAGE_PATH, cold.garbage_routes.handle))
         routes.append((FLUSH_PATH, cold.flush_all.handle))
     return tuple(routes)
 

@@ -6,36 +6,22 @@ protects objects that are on their way is left.
 
 from __future__ import annotations
 
-import functools
 import sys
-from typing import Any
 
-from millstream import assemble
 from millstream.cli.main import main
-from millstream.cold import catalog_uploads
-from millstream.cold.catalog_uploads import CatalogUploads
-from millstream.cold.garbage import Garbage
 from millstream.engine.timings import Timings
 
 MODULE = "tests.cold.impatient"
-IMPATIENT = Timings(checkpoint_interval=0.3)
-
-
-def make_impatient() -> None:
-    patched: Any = assemble
-    patched.Garbage = functools.partial(
-        Garbage,
-        grace_seconds=0.02,
-        orphan_age_seconds=0.0,
-        first_look_seconds=0.1,
-        look_seconds=0.1,
-    )
-    patched.CatalogUploads = functools.partial(CatalogUploads, nudge_seconds=0.1)
-    for module, name, value in ((catalog_uploads, "CATALOG_UPLOAD_SHARE", 0),):
-        assert hasattr(module, name)
-        setattr(module, name, value)
+IMPATIENT = Timings(
+    checkpoint_interval=0.3,
+    upload_nudge=0.1,
+    upload_share=0.0,
+    garbage_grace=0.02,
+    orphan_age=0.0,
+    orphan_first_look=0.1,
+    orphan_look=0.1,
+)
 
 
 if __name__ == "__main__":
-    make_impatient()
     sys.exit(main(timings=IMPATIENT))

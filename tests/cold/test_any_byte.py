@@ -24,8 +24,8 @@ from millstream.journal.folder import DataFolder
 from millstream.offline.replica import settle
 from millstream.offline.verify import Verified, verify
 from millstream.recover import recover
-from millstream.tier.blobs import SNAPSHOTS
 from millstream.tier.identity import claim_store
+from millstream.tier.object_kinds import snapshot_name
 from millstream.tier.objects import ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
 from tests.cold.backup_world import QUIET, Writer, run_command, serving
@@ -125,7 +125,7 @@ def started(folder: Path) -> dict[str, Any]:
                 "segments": segments,
                 "runs": [catalog.runs_in(segment) for segment in segments],
                 "cold": [reader.load_runs(s, catalog.runs_in(s)) for s in segments],
-                "snapshots": [objects.get(SNAPSHOTS + name) for name in snapshot_names(folder)],
+                "snapshots": [objects.get(snapshot_name(name)) for name in snapshot_names(folder)],
             }
         finally:
             catalog.close()

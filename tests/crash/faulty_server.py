@@ -30,7 +30,7 @@ from millstream.jobs.compaction import Policy
 from millstream.journal.contract import Entry
 from millstream.journal.wal import WalJournal
 from millstream.limits import KIB
-from tests.cold.impatient import IMPATIENT, make_impatient
+from tests.cold.impatient import IMPATIENT
 
 MODULE = "tests.crash.faulty_server"
 PLAN_FILE = "CRASH_FAULTS"  # a variable of the environment
@@ -38,7 +38,14 @@ APPLY_SHARE = 0.002  # of the plan's rate: each one ends the process
 REPLY_SHARE = 0.01  # each one ends a writer's work for this life of the server
 HASTY_RETRY = Backoff(0.02, 0.2)
 HASTY = dataclasses.replace(  # back-offs that a test can wait for
-    IMPATIENT, flush_retry=HASTY_RETRY, checkpoint_retry=HASTY_RETRY, eviction_retry=HASTY_RETRY
+    IMPATIENT,
+    flush_retry=HASTY_RETRY,
+    checkpoint_retry=HASTY_RETRY,
+    eviction_retry=HASTY_RETRY,
+    upload_retry=HASTY_RETRY,
+    garbage_retry=HASTY_RETRY,
+    retention_retry=HASTY_RETRY,
+    subscription_retry=HASTY_RETRY,
 )
 
 # Module, what in it, and whether it may also fail when its work is done.
@@ -65,6 +72,11 @@ STEPS = [
     ("cold.catalog_uploads", "store_file", True),
     ("cold.catalog_uploads", "store_manifest", True),
     ("cold.catalog_uploads", "delete_unused", True),
+    ("cold.catalog_uploads", "CatalogUploads._store_newest", True),
+    ("cold.garbage", "Garbage.look", True),
+    ("cold.garbage", "Garbage._delete_some", True),
+    ("cold.garbage", "Garbage.find_orphans", True),
+    ("cold.retention", "RetentionSweeps._find", True),
     ("tier.objects", "ObjectStore.put", True),
     ("tier.objects", "ObjectStore.delete", True),
     ("jobs.segment_swaps", "SegmentSwaps.swap", False),
@@ -187,13 +199,7 @@ def make_replies_faulty() -> None:
 
 
 def make_hasty() -> None:
-    """Back-offs that a test can wait for, and compactions of next to nothing."""
-    services = ("catalog_uploads", "garbage", "retention")
-    for name in (*(f"cold.{name}" for name in services), "subscriptions.driver"):
-        module = importlib.import_module(f"millstream.{name}")
-        for constant, value in (("RETRY_SECONDS_MIN", 0.02), ("RETRY_SECONDS_MAX", 0.2)):
-            if hasattr(module, constant):
-                setattr(module, constant, value)
+    """Compactions of next to nothing."""
     patched: Any = assemble
     patched.Policy = functools.partial(
         Policy, target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, depth_min=3
@@ -201,7 +207,6 @@ def make_hasty() -> None:
 
 
 def arm() -> None:
-    make_impatient()
     make_hasty()
     for module, name, also_after in STEPS:
         make_faulty(module, name, also_after=also_after)

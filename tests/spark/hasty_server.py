@@ -21,7 +21,7 @@ from millstream.cli.main import main
 from millstream.clock import Clock
 from millstream.http.message import Request
 from millstream.jobs.table import JobTable
-from tests.cold.impatient import IMPATIENT, make_impatient
+from tests.cold.impatient import IMPATIENT
 
 MODULE = "tests.spark.hasty_server"
 REQUESTS_FILE = "JOB_REQUESTS"  # a variable of the environment
@@ -60,6 +60,5 @@ def end_leases(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    make_impatient()
     make_hasty()
     sys.exit(main(timings=replace(IMPATIENT, pipeline_look=LOOK_SECONDS)))

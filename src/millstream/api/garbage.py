@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from millstream.api.control import respond_json
 from millstream.api.errors import respond_error
-from millstream.cold.garbage import Collected, Garbage, Item, Report
-from millstream.errors import ColdUnavailable, MethodNotAllowed, RouteNotFound
+from millstream.cold.garbage import Garbage, Item
+from millstream.errors import (
+    ColdUnavailable,
+    MethodNotAllowed,
+    RouteNotFound,
+    ShuttingDown,
+    StreamError,
+)
+from millstream.faults import Faults
 from millstream.http.message import Request
 from millstream.limits import GARBAGE_LISTED_MAX
 
@@ -16,47 +24,76 @@ GARBAGE_PATH = b"/__millstream/garbage"
 
 
 class GarbageRoutes:
-    def __init__(self, garbage: Garbage) -> None:
+    """Every request has one answer, whatever is raised on the way: see `_serve`."""
+
+    def __init__(self, garbage: Garbage, faults: Faults) -> None:
         self._garbage = garbage
+        self._faults = faults
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request) -> None:
         request.route = "garbage"
         if request.path != GARBAGE_PATH:
             raise RouteNotFound("garbage has nothing below it")
         if request.method == b"GET":
-            self._garbage.look(lambda report: _respond_report(request, report))
+            self._begin(request, self._show())
         elif request.method == b"POST":
-            self._garbage.collect(lambda collected: _respond_collected(request, collected))
+            self._begin(request, self._collect())
         else:
             raise MethodNotAllowed("use one of GET, POST", "GET, POST, OPTIONS")
 
+    def _begin(self, request: Request, answering: Coroutine[Any, Any, dict[str, Any]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(request, answering))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-def _respond_report(request: Request, report: Report | Exception) -> None:
-    if isinstance(report, Exception):
-        respond_error(request, ColdUnavailable(f"the catalog cannot be read: {report}"))
-        return
-    waiting = [item for item, _ in report.waiting]
-    listed = [_listed(item, waits_for) for item, waits_for in report.waiting[:GARBAGE_LISTED_MAX]]
-    respond_json(
-        request,
-        200,
-        {
+    async def _serve(
+        self, request: Request, answering: Coroutine[Any, Any, dict[str, Any]]
+    ) -> None:
+        """The one place where a request is answered."""
+        try:
+            answer = await answering
+        except StreamError as error:
+            respond_error(request, error)
+        except Exception as error:
+            if not isinstance(error, OSError):
+                self._faults.report("request", error)
+            respond_error(request, ColdUnavailable(f"the catalog cannot be read: {error}"))
+        except BaseException:
+            respond_error(request, ShuttingDown("the server stops; ask again when it is back"))
+            raise
+        else:
+            respond_json(request, 200, answer)
+
+    async def close(self) -> None:
+        """All requests are answered: those that still wait hear that the server stops."""
+        await asyncio.sleep(0)  # each has begun: one that has not would end without an answer
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _show(self) -> dict[str, Any]:
+        report = await self._garbage.look()
+        waiting = [item for item, _ in report.waiting]
+        return {
             "ready": {
                 **_totals(report.ready),
                 "listed": [_listed(item) for item in report.ready[:GARBAGE_LISTED_MAX]],
             },
-            "waiting": {**_totals(waiting), "listed": listed},
-        },
-    )
+            "waiting": {
+                **_totals(waiting),
+                "listed": [_listed(*each) for each in report.waiting[:GARBAGE_LISTED_MAX]],
+            },
+        }
 
-
-def _respond_collected(request: Request, collected: Collected) -> None:
-    if collected.error is not None:
-        gone = f"{len(collected.items)} objects are deleted, the rest is not"
-        respond_error(request, ColdUnavailable(f"{gone}: {collected.error}"))
-        return
-    listed = [_listed(item) for item in collected.items[:GARBAGE_LISTED_MAX]]
-    respond_json(request, 200, {"deleted": {**_totals(collected.items), "listed": listed}})
+    async def _collect(self) -> dict[str, Any]:
+        items, error = await self._garbage.collect()
+        if error is not None:
+            gone = f"{len(items)} objects are deleted, the rest is not"
+            raise ColdUnavailable(f"{gone}: {error}")
+        listed = [_listed(item) for item in items[:GARBAGE_LISTED_MAX]]
+        return {"deleted": {**_totals(items), "listed": listed}}
 
 
 def _totals(items: Iterable[Item]) -> dict[str, int]:

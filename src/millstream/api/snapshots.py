@@ -29,6 +29,7 @@ from millstream.state.log import Log
 from millstream.state.outcomes import Outcome
 from millstream.state.stream import Snapshot, Stream, resolve_in
 from millstream.tier.blobs import snapshot_digest
+from millstream.tier.object_kinds import snapshot_blob
 
 
 def is_snapshot_url(url: bytes) -> bool:
@@ -92,7 +93,7 @@ class Snapshots:
         decided = decide_publish(stream, command)
         if isinstance(decided, StreamError) and not _is_current(stream, ordinal):
             raise decided
-        name = f"{stream.stream_id}-{ordinal}-{secrets.token_hex(8)}"
+        name = snapshot_blob(stream.stream_id, ordinal, secrets.token_hex(8))
         self._blobs.hold(name)
 
         def store() -> str:

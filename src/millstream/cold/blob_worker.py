@@ -1,4 +1,4 @@
-"""Blob work off the loop: store, load, and delete what nobody refers to any more."""
+"""Blob work off the loop: store and load; and which blobs are on their way into the state."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-import structlog
-
 from millstream.cold.pending_objects import PendingObjects
 from millstream.engine.off_loop import OffLoop
 from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.faults import Faults
 from millstream.state.machine import StateMachine
-from millstream.tier.blobs import SNAPSHOTS, BlobStore
-
-logger = structlog.get_logger("millstream.blobs")
+from millstream.tier.blobs import BlobStore
+from millstream.tier.object_kinds import snapshot_name
 
 THREADS = 4  # a few large bodies at a time; more would only fight for the same disk
 
@@ -43,7 +40,7 @@ class BlobWorker:
     def run(self, work: Callable[[], Result], done: Callable[[Result | OSError], None]) -> None:
         """Does the work on a thread and calls `done` on the loop with its result or its error.
 
-        Whoever waits is always told: after an error that nobody expected, that it did not work.
+        `done` is always called: after an error that is a fault of ours, with an OSError.
         """
 
         def finished(result: Result | Exception) -> None:
@@ -57,29 +54,22 @@ class BlobWorker:
         self._threads.run(work, finished)
 
     def hold(self, name: str) -> None:
-        """The blob is on its way into the state: nobody refers to it yet, but will."""
-        self._pending.add(SNAPSHOTS + name)
+        """The blob is on its way into the state: nothing refers to it yet, but will."""
+        self._pending.add(snapshot_name(name))
 
     def release(self, name: str) -> None:
-        self._pending.remove(SNAPSHOTS + name)
+        self._pending.remove(snapshot_name(name))
 
     def collect(self) -> None:
         """Called after every batch: deletes what the batch made useless.
 
-        For blobs in memory. In the cold store they have to wait, see cold/garbage.py.
+        For blobs in memory, which takes no time. In the cold store they have to wait, see
+        cold/garbage.py.
         """
         if self._machine.unused_blobs:
             names, self._machine.unused_blobs = self._machine.unused_blobs, []
-            self.run(lambda: self._delete(names), _log_failure)
-
-    def _delete(self, names: list[str]) -> None:
-        for name in names:
-            self.store.delete(name)
+            for name in names:
+                self.store.delete(name)
 
     def close(self) -> None:
         self._threads.close()
-
-
-def _log_failure(outcome: OSError | None) -> None:
-    if outcome is not None:
-        logger.warning("an unused blob stays until the next start", error=str(outcome))

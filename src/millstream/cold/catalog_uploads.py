@@ -1,27 +1,28 @@
 """Takes the catalog to the cold store now and then, so that a new machine can go on from there.
 
 A copy is made in the checkpoint's own thread, where no merge runs beside it, so all files are of
-one position; compressing and uploading happens in another thread and holds up nobody. An upload
+one position; compressing and uploading happens in another thread and holds up no request. An upload
 ends at its first failure and is tried again later: the manifest before it stays good.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
 
 from millstream.cold.checkpointer import Checkpointer
+from millstream.engine.alarm import Alarm
 from millstream.engine.engine import Engine
-from millstream.engine.off_loop import OffLoop
-from millstream.engine.timings import Backoff
-from millstream.engine.upkeep import Upkeep, is_expected
+from millstream.engine.threads import Threads
+from millstream.engine.timings import Timings
+from millstream.engine.upkeep import Upkeep, in_background, is_expected
 from millstream.errors import DamagedBackup
-from millstream.limits import CATALOG_NUDGE_SECONDS, CATALOG_UPLOAD_SHARE
 from millstream.state.changes import Capture
 from millstream.state.commands import NoOp
 from millstream.tier.backup import (
@@ -39,7 +40,6 @@ from millstream.tier.objects import ObjectStore
 
 logger = structlog.get_logger("millstream.backup")
 
-RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
 COMPLAINT = "cannot upload the catalog; trying again later"
 
 
@@ -75,8 +75,7 @@ class CatalogUploads:
         copies: Path,
         interval_seconds: float,
         closing_seconds: float,
-        *,
-        nudge_seconds: float = CATALOG_NUDGE_SECONDS,
+        timings: Timings,
     ) -> None:
         """`copies` is a folder of its own; what is in it does not outlive an upload."""
         self._engine = engine
@@ -87,30 +86,19 @@ class CatalogUploads:
         self._folder = copies
         self._interval_seconds = interval_seconds
         self._closing_seconds = closing_seconds
-        self._nudge_seconds = nudge_seconds
-        self._thread = OffLoop("catalog-upload", 1)
-        self._kept: list[Manifest] | None = None  # None: nobody has looked yet
+        self._timings = timings
+        self._thread = Threads("catalog-upload", 1)
+        self._kept: list[Manifest] | None = None  # None: the store was not asked yet
         self._copied_lsns: dict[str, int] = {}  # files of the newest manifest that we stored
-        self._is_busy = False
-        self._upkeep = Upkeep(
-            engine.faults, "uploads", Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
-        )
+        self._upkeep = Upkeep(engine.faults, "uploads", timings.upload_retry)
+        self._nudge = self._upkeep.guarded(self._look_for_work, COMPLAINT)
+        self._uploading = asyncio.Lock()
+        self._due = Alarm()
         self._not_before = 0.0
         self._hurried_not_before = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._nudge_timer: asyncio.TimerHandle | None = None
-        self._ended = asyncio.Event()
         self.after: list[Callable[[], None]] = []  # called when a manifest is stored
-        self.is_awaited: Callable[[], bool] = lambda: False  # somebody waits for a newer one
+        self.is_awaited: Callable[[], bool] = lambda: False  # garbage waits for a newer one
         self.count = 0
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread.start(loop)
-        self._checkpointer.after.append(self._checkpointed)
-        self._thread.run(self._look, self._looked)
-        self._nudge_timer = loop.call_later(self._nudge_seconds, self._nudge)
-        self._nudged = self._upkeep.guarded(self._look_for_work, COMPLAINT)
 
     @property
     def oldest_lsn(self) -> int:
@@ -124,90 +112,112 @@ class CatalogUploads:
     def newest_lsn(self) -> int:
         return self._kept[0].lsn if self._kept else 0
 
+    @contextlib.asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Uploads after checkpoints. Afterwards the last checkpoint is in the store too, unless the
+        store was away: then the manifest before it stays good."""
+        self._checkpointer.after.append(self._checkpointed)
+        try:
+            async with in_background(group, self._run()):
+                try:
+                    yield
+                finally:
+                    async with self._uploading:  # the one that is under way comes to its end
+                        pass
+        finally:
+            await self._upload_last()
+            await self._thread.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _run(self) -> None:
+        await self._look()
+        while True:
+            await self._wait_until_due()
+            await self._upload(self._objects)
+
+    async def _look(self) -> None:
+        """Which manifests earlier runs left. If the store is away, the first upload asks again."""
+        try:
+            self._kept = await self._thread.run(lambda: _load_kept(self._objects, self._store_id))
+        except Exception as error:
+            if not is_expected(error):
+                self._upkeep.failed(error, COMPLAINT)
+
     # When
 
+    async def _wait_until_due(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._timings.upload_nudge):
+                    await self._due.wait()
+                    return
+            except TimeoutError:
+                self._nudge()
+
     def _checkpointed(self, capture: Capture) -> None:
-        self._upload_soon()
+        """While one is uploaded, `_upload` sees for itself that there is a newer position."""
+        if not self._uploading.locked():
+            self._upload_soon()
 
     def _upload_soon(self) -> None:
-        if self._is_busy or self._timer is not None:
-            return
-        wait = self._not_before - self._loop.time()
-        if wait <= 0:
-            self._begin(self._objects)
-        else:
-            self._timer = self._loop.call_later(wait, self._timer_rang)
+        if not self._checkpointer.is_closing:  # else the last one is on its way
+            self._due.ring_in(self._not_before - _now())
 
     def hurry(self) -> None:
-        """Somebody needs a newer one soon."""
-        if self._is_busy or self._checkpointer.is_closing:
+        """The disk is full: a newer one is needed soon."""
+        if self._uploading.locked() or self._checkpointer.is_closing:
             return
         if self._catalog.lsn <= self.newest_lsn:
-            if self.is_awaited():
-                self._engine.submit_and_forget(NoOp(self._engine.clock.now_ms()))
-        elif self._loop.time() >= self._hurried_not_before:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            self._begin(self._objects)
-
-    def _timer_rang(self) -> None:
-        self._timer = None
-        if not self._is_busy:
-            self._begin(self._objects)
-
-    def _nudge(self) -> None:
-        """Sees to it that there is something newer to upload when somebody waits for it."""
-        self._nudge_timer = self._loop.call_later(self._nudge_seconds, self._nudge)
-        self._nudged()
+            self._bring_about_news()
+        elif _now() >= self._hurried_not_before:
+            self._due.ring_in(0.0)
 
     def _look_for_work(self) -> None:
-        if self._is_busy or self._timer is not None or self._checkpointer.is_closing:
+        if self._due.is_set or self._checkpointer.is_closing:
             return
         if self._catalog.lsn > self.newest_lsn:
             self._upload_soon()
-        elif self.is_awaited():
-            # The next checkpoint will be at a newer position, though nothing else happens.
+        else:
+            self._bring_about_news()
+
+    def _bring_about_news(self) -> None:
+        """The next checkpoint will be at a newer position, though nothing else happens."""
+        if self.is_awaited():
             self._engine.submit_and_forget(NoOp(self._engine.clock.now_ms()))
 
     # How
 
-    def _look(self) -> list[Manifest]:
-        return _load_kept(self._objects, self._store_id)
+    async def _upload(self, objects: ObjectStore) -> None:
+        """The newest position is stored, or the reason is told and the next try is set.
 
-    def _looked(self, result: list[Manifest] | Exception) -> None:
-        if isinstance(result, Exception):
-            if not is_expected(result):  # else the first upload looks again
-                self._upkeep.failed(result, COMPLAINT)
-        elif self._kept is None:
-            self._kept = result
-
-    def _begin(self, objects: ObjectStore) -> None:
-        """Whatever goes wrong from here on comes to `_failed`, which sees to the next try."""
-        self._is_busy = True
-        self._ended.clear()
-        began = self._began = self._loop.time()
-
-        def guard(step: Callable[[], None]) -> None:
+        Cancelled: the manifest may be stored all the same.
+        """
+        async with self._uploading:
+            began, wait, is_stored = _now(), 0.0, False
             try:
-                step()
+                await self._store_newest(objects)
+                is_stored = True
             except Exception as error:
-                self._failed(began, error)
+                wait = self._upkeep.failed(error, COMPLAINT)
+            took = _now() - began
+            rest = max(wait, self._interval_seconds, took * self._timings.upload_share)
+            self._not_before = _now() + rest
+            self._hurried_not_before = _now() + took
+        if is_stored:
+            for call in self.after:
+                self._upkeep.tell(call)
+        if not is_stored or self._catalog.lsn > self.newest_lsn:
+            self._upload_soon()
 
-        def copied(copies: _Copies | Exception) -> None:
-            if isinstance(copies, Exception):
-                raise copies
-            kept, now_ms = self._kept, self._engine.clock.now_ms()
-            self._thread.run(
-                lambda: self._store(objects, copies, kept, now_ms),
-                lambda result: guard(lambda: self._stored(began, result)),
-            )
-
-        guard(
-            lambda: self._checkpointer.run_in_thread(
-                self._copy, lambda copies: guard(lambda: copied(copies))
-            )
-        )
+    async def _store_newest(self, objects: ObjectStore) -> None:
+        copies = await self._checkpointer.in_thread(self._copy)
+        kept, now_ms = self._kept, self._engine.clock.now_ms()
+        stored = await self._thread.run(lambda: self._store(objects, copies, kept, now_ms))
+        self._kept = stored.kept
+        self._copied_lsns.update(dict.fromkeys(stored.copied, copies.lsn))
+        self.count += 1
+        self._upkeep.worked()
+        logger.info("catalog uploaded", lsn=copies.lsn, files=len(stored.copied))
 
     def _copy(self) -> _Copies:
         """In the checkpoint's thread: every file that changed, all of one position."""
@@ -253,59 +263,17 @@ class CatalogUploads:
             logger.info("older copies of the catalog stay for now", error=str(error))
         return _Stored(kept, [path.name for path in copies.paths])
 
-    def _stored(self, began: float, result: _Stored | Exception) -> None:
-        if isinstance(result, Exception):
-            raise result
-        self._not_before = self._loop.time() + self._rest_seconds(began)
-        self._kept = result.kept
-        lsn = result.kept[0].lsn
-        self._copied_lsns.update(dict.fromkeys(result.copied, lsn))
-        self.count += 1
-        self._upkeep.worked()
-        logger.info("catalog uploaded", lsn=lsn, files=len(result.copied))
-        self._end()
-        for call in self.after:
-            self._upkeep.tell(call)
-        if self._catalog.lsn > lsn and not self._checkpointer.is_closing:
-            self._upload_soon()  # a checkpoint came while we were busy
-
-    def _rest_seconds(self, began: float) -> float:
-        took = self._loop.time() - began
-        return max(self._interval_seconds, took * CATALOG_UPLOAD_SHARE)
-
-    def _failed(self, began: float, error: Exception) -> None:
-        wait = max(self._rest_seconds(began), self._upkeep.failed(error, COMPLAINT))
-        self._not_before = self._loop.time() + wait
-        if self._timer is None and not self._checkpointer.is_closing:
-            self._timer = self._loop.call_later(wait, self._timer_rang)
-        self._end()
-
-    def _end(self) -> None:
-        self._is_busy = False
-        self._hurried_not_before = self._loop.time() + (self._loop.time() - self._began)
-        self._ended.set()
-
-    # The end
-
-    async def close(self) -> None:
-        """The last upload, after the last checkpoint; gives up soon when the store is away."""
-        for timer in (self._timer, self._nudge_timer):
-            if timer is not None:
-                timer.cancel()
-        if self._is_busy:
-            await self._ended.wait()
+    async def _upload_last(self) -> None:
+        """After the last checkpoint; gives up soon when the store is away."""
         if self._catalog.lsn > self.newest_lsn and not self._upkeep.failures:
+            await self._thread.run(_nothing)  # a try that was cancelled may still read its copies
             settings = self._objects.settings
             seconds = min(settings.timeout_seconds, self._closing_seconds)
-            self._begin(ObjectStore(settings._replace(timeout_seconds=max(seconds, 0.1))))
-            await self._ended.wait()
-        await self._thread.wait_idle()
-        self._thread.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+            await self._upload(ObjectStore(settings._replace(timeout_seconds=max(seconds, 0.1))))
 
 
 def _load_kept(objects: ObjectStore, store_id: str) -> list[Manifest]:
-    """The manifests of earlier runs. One that is damaged is not kept: it helps nobody."""
+    """The manifests of earlier runs. One that is damaged is not kept: no restore can use it."""
     found = []
     for lsn in list_manifests(objects):
         try:
@@ -315,3 +283,11 @@ def _load_kept(objects: ObjectStore, store_id: str) -> list[Manifest]:
         if len(found) == MANIFESTS_KEPT:
             break
     return found
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _nothing() -> None:
+    pass

@@ -1,4 +1,4 @@
-"""Takes the state down now and then, so that the log stays short and a restart quick.
+"""Writes the state to disk now and then, so that the log stays short and a restart quick.
 
 A checkpoint is due when the log has grown by the configured size, or when so many streams changed
 that memory would fill with them. First large pieces of hot content are flushed, then the state is
@@ -85,7 +85,6 @@ class Checkpointer:
         self._is_running = False
         self._is_over = False  # there will be none any more
         self._is_interrupted = False  # by the end of another service
-        self._told: set[asyncio.Task[None]] = set()
         self.is_closing = False
         self.after: list[Callable[[Capture], None]] = []  # called when one is on the store
         self.count = 0
@@ -110,8 +109,6 @@ class Checkpointer:
 
     async def close(self) -> None:
         """All that was begun in the thread has ended."""
-        if self._told:
-            await asyncio.wait(self._told)
         await self._thread.close()
 
     # When
@@ -134,22 +131,6 @@ class Checkpointer:
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """For work on the catalog that no merge may run beside. What it raises is raised here."""
         return await self._thread.run(work)
-
-    def run_in_thread(
-        self, work: Callable[[], Result], done: Callable[[Result | Exception], None]
-    ) -> None:
-        """The same for services that take a callback; it hears the result or the error."""
-
-        async def tell() -> None:
-            try:
-                result: Result | Exception = await self.in_thread(work)
-            except Exception as error:
-                result = error
-            done(result)
-
-        task = asyncio.get_running_loop().create_task(tell())
-        self._told.add(task)
-        task.add_done_callback(self._told.discard)
 
     @property
     def error(self) -> BaseException | None:

@@ -1,4 +1,4 @@
-"""Objects that nobody needs any more: which they are, when they may go, and deleting them.
+"""Objects that are needed no more: which they are, when they may go, and deleting them.
 
 There are three kinds. Segments without live runs are listed by the catalog. Blobs of snapshots
 that were superseded or deleted are told by the state machine and remembered here. Orphans, left by
@@ -12,9 +12,9 @@ that readers are done. A reader that is slower finds it missing and plans again.
 from __future__ import annotations
 
 import asyncio
-import re
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -23,41 +23,38 @@ import structlog
 from millstream.cold.catalog_uploads import CatalogUploads
 from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.pending_objects import PendingObjects
+from millstream.engine.alarm import Alarm
 from millstream.engine.engine import Engine
-from millstream.engine.off_loop import OffLoop
-from millstream.engine.timings import Backoff
-from millstream.engine.upkeep import Upkeep
+from millstream.engine.threads import Threads
+from millstream.engine.timings import Timings
+from millstream.engine.upkeep import Upkeep, in_background
+from millstream.formats.runs import SegmentName
 from millstream.limits import (
     GARBAGE_GRACE_FULL_SECONDS,
-    GARBAGE_GRACE_SECONDS,
-    GARBAGE_RETRY_SECONDS,
-    ORPHAN_AGE_SECONDS,
     ORPHAN_PAGE,
     ORPHANS_PER_TURN,
     UNUSED_BLOBS_MAX,
 )
 from millstream.state.changes import Capture
-from millstream.tier.blobs import SNAPSHOTS
 from millstream.tier.catalog import Garbage as SegmentGarbage
+from millstream.tier.object_kinds import (
+    FOLDERS_WITH_ORPHANS,
+    SnapshotName,
+    parse_name,
+    snapshot_name,
+)
 from millstream.tier.objects import ObjectInfo, ObjectStore
 
 logger = structlog.get_logger("millstream.garbage")
 
-SEGMENTS = "segments/"
-FIRST_LOOK_SECONDS = 300.0  # after the start: by then what recovery left to do is done
-LOOK_SECONDS = 3600.0  # between two listings of the whole store
 DELETE_AT_ONCE = 100  # objects in one go: orphans are looked up once more, on the loop
 
-RETRY_SECONDS_MIN = 5.0
 HURRY_SECONDS = 5.0  # after the last call for it
 COMPLAINT = "garbage stays for now"
 
 UNREFERRED = "no live run left"
 SUPERSEDED = "snapshot superseded or deleted"
 ORPHAN = "nothing ever referred to it"
-
-_SEGMENT = re.compile(r"segments/(\d{4})/(\d{13})-[0-9a-f]+\.parquet")
-_SNAPSHOT = re.compile(r"snapshots/((\d+)-\d+-[0-9a-f]+)")
 
 
 class GarbageCatalog(Protocol):
@@ -84,7 +81,7 @@ class Jobs(Protocol):
 
 class Item(NamedTuple):
     name: str
-    size: int | None  # None: nobody has counted
+    size: int | None  # None: not known
     lsn: int  # nothing refers to it since this position
     reason: str
 
@@ -113,11 +110,7 @@ class Garbage:
         uploads: CatalogUploads,
         pending: PendingObjects,
         jobs: Jobs,
-        *,
-        grace_seconds: float = GARBAGE_GRACE_SECONDS,
-        orphan_age_seconds: float = ORPHAN_AGE_SECONDS,
-        first_look_seconds: float = FIRST_LOOK_SECONDS,
-        look_seconds: float = LOOK_SECONDS,
+        timings: Timings,
     ) -> None:
         self._engine = engine
         self._machine = engine.machine
@@ -127,40 +120,61 @@ class Garbage:
         self._uploads = uploads
         self._pending = pending
         self._jobs = jobs
-        self._going: set[str] = set()  # being deleted at this moment
-        self._grace_seconds = grace_seconds
-        self._orphan_age_seconds = orphan_age_seconds
-        self._first_look_seconds = first_look_seconds
-        self._look_seconds = look_seconds
-        self._thread = OffLoop("garbage", 1)
-        self._upkeep = Upkeep(
-            engine.faults,
-            "garbage",
-            Backoff(min(RETRY_SECONDS_MIN, GARBAGE_RETRY_SECONDS), GARBAGE_RETRY_SECONDS),
-        )
+        self._timings = timings
+        self._grace_seconds = timings.garbage_grace
+        self._thread = Threads("garbage", 1)
+        self._upkeep = Upkeep(engine.faults, "garbage", timings.garbage_retry)
+        self._listing_upkeep = Upkeep(engine.faults, "garbage", timings.garbage_retry)
         self._take_blobs = self._upkeep.guarded(self.take_unused_blobs, COMPLAINT)
         self._remembered: dict[str, Item] = {}  # blobs and orphans
+        self._going: set[str] = set()  # being deleted at this moment
         self._stored: deque[tuple[float, int]] = deque()  # when a checkpoint of which lsn was
         self._settled_lsn = 0  # of the newest checkpoint that is older than the grace
         self._waits_for_upload = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._listing_timer: asyncio.TimerHandle | None = None
         self._hurried_until = 0.0
-        self._is_collecting = False
+        self._collecting = asyncio.Lock()
+        self._due = Alarm()
         self._is_listing = False
         self._is_closing = False
         self.deleted = 0  # objects since the start
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread.start(loop)
+    @contextlib.asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Collects in its own time. Afterwards what was being deleted is gone and the catalog knows
+        it; the rest is found again after the next start."""
         self._note_checkpoint(self._catalog.lsn)
         self._checkpointer.after.append(self._checkpointed)
         self._uploads.after.append(self._collect_soon)
         self._uploads.is_awaited = lambda: self._waits_for_upload
         self._engine.after_batch.append(self._take_blobs)
-        self._listing_timer = loop.call_later(self._first_look_seconds, self._list_now)
         self._collect_soon()
+        try:
+            async with in_background(group, self._run()), in_background(group, self._run_listing()):
+                try:
+                    yield
+                finally:
+                    self._is_closing = True
+                    async with self._collecting:  # what is being deleted comes to its end
+                        pass
+        finally:
+            self._engine.after_batch.remove(self._take_blobs)
+            await self._thread.close()
+
+    async def _run(self) -> None:
+        while True:
+            await self._due.wait()
+            async with self._collecting:
+                await self._collect()
+
+    async def _run_listing(self) -> None:
+        await asyncio.sleep(self._timings.orphan_first_look)
+        await self._listing_upkeep.repeat(self._list, "the store could not be listed for orphans")
+
+    async def _list(self) -> float:
+        """Orphans are known; seconds until the next time."""
+        await self.find_orphans()
+        self._listing_upkeep.worked()
+        return self._timings.orphan_look
 
     # What there is
 
@@ -169,7 +183,7 @@ class Garbage:
         if self._machine.unused_blobs:
             names, self._machine.unused_blobs = self._machine.unused_blobs, []
             for name in names:
-                self._remember(SNAPSHOTS + name, None, SUPERSEDED)
+                self._remember(snapshot_name(name), None, SUPERSEDED)
 
     def _remember(self, name: str, size: int | None, reason: str) -> None:
         if len(self._remembered) < UNUSED_BLOBS_MAX:
@@ -180,28 +194,20 @@ class Garbage:
         self._note_checkpoint(capture.lsn)
 
     def _note_checkpoint(self, lsn: int) -> None:
-        self._stored.append((self._loop.time(), lsn))
+        self._stored.append((_now(), lsn))
 
     def _settle(self) -> int:
         """The position whose garbage no reader can still be on its way to."""
-        grown_up = self._loop.time() - self._grace_seconds
-        if self._loop.time() < self._hurried_until:
-            grown_up = self._loop.time() - min(self._grace_seconds, GARBAGE_GRACE_FULL_SECONDS)
+        grown_up = _now() - self._grace_seconds
+        if _now() < self._hurried_until:
+            grown_up = _now() - min(self._grace_seconds, GARBAGE_GRACE_FULL_SECONDS)
         while self._stored and self._stored[0][0] <= grown_up:
             self._settled_lsn = max(self._settled_lsn, self._stored.popleft()[1])
         return self._settled_lsn
 
-    def look(self, done: Callable[[Report | Exception], None]) -> None:
-        """What may go and what not, as of now."""
-
-        def read(found: list[SegmentGarbage] | Exception) -> None:
-            try:
-                result = found if isinstance(found, Exception) else self._report(found)
-            except Exception as error:
-                result = error
-            self._upkeep.tell(done, result)
-
-        self._checkpointer.run_in_thread(self._catalog.garbage, read)
+    async def look(self) -> Report:
+        """What may go and what not, as of now. Raises what reading the catalog raises."""
+        return self._report(await self._checkpointer.in_thread(self._catalog.garbage))
 
     def _report(self, segments: list[SegmentGarbage]) -> Report:
         report = Report([], [])
@@ -226,16 +232,7 @@ class Garbage:
     # Deleting it
 
     def _collect_soon(self) -> None:
-        self._collect_in(self._grace_seconds)
-
-    def _collect_in(self, seconds: float) -> None:
-        """Or sooner, if somebody has asked for that."""
-        if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + seconds:
-                return
-            self._timer.cancel()
-        if not self._is_closing:
-            self._timer = self._loop.call_later(seconds, self._timer_rang)
+        self._due.ring_in(self._grace_seconds)
 
     @property
     def waits_for_upload(self) -> bool:
@@ -243,170 +240,96 @@ class Garbage:
 
     def hurry(self) -> None:
         """The disk is full: what may go goes soon."""
-        self._hurried_until = self._loop.time() + HURRY_SECONDS
-        self._collect_in(0.0)
+        self._hurried_until = _now() + HURRY_SECONDS
+        self._due.ring_in(0.0)
 
-    def _timer_rang(self) -> None:
-        self._timer = None
-        if self._is_collecting:
-            self._collect_soon()
-        else:
-            self.collect(lambda result: None)
+    async def collect(self) -> Collected:
+        """Deletes all that may go now; after an error it is tried again later by itself.
 
-    def collect(self, done: Callable[[Collected], None]) -> None:
-        """Deletes all that may go now; `done` hears what is gone."""
-        if self._is_collecting or self._is_closing:
-            done(Collected([], BlockingIOError("garbage is being collected already")))
-            return
-        self._is_collecting = True
-        collected = Collected([], None)
-
-        def looked(report: Report | Exception) -> None:
-            if isinstance(report, Exception):
-                raise report
-            self._delete_next(report.ready, collected, done)
-
-        self._guard(
-            lambda: self.look(
-                lambda report: self._guard(lambda: looked(report), [], collected, done)
-            ),
-            *([], collected, done),
-        )
-
-    def _guard(
-        self,
-        step: Callable[[], None],
-        names: list[str],
-        collected: Collected,
-        done: Callable[[Collected], None],
-    ) -> None:
-        """Every step runs in here: whatever it raises, the collection ends, and `done` hears it.
-
-        `names` are those that are being deleted.
+        Cancelled: what was being deleted is gone or not, and found again either way.
         """
+        if self._collecting.locked() or self._is_closing:
+            return Collected([], BlockingIOError("garbage is being collected already"))
+        async with self._collecting:
+            return await self._collect()
+
+    async def _collect(self) -> Collected:
+        gone: list[Item] = []
         try:
-            step()
+            report = await self.look()
+            await self._delete(report.ready, gone)
         except Exception as error:
-            self._going.difference_update(names)
-            self._end(collected._replace(error=error), done)
+            self._due.ring_in(self._upkeep.failed(error, COMPLAINT))
+            return Collected(gone, error)
+        finally:
+            if gone:
+                logger.info("garbage collected", objects=len(gone))
+        self._upkeep.worked()
+        return Collected(gone, None)
 
-    def _delete_next(
-        self, items: list[Item], collected: Collected, done: Callable[[Collected], None]
-    ) -> None:
-        """The first so many, then what is left."""
-        if not items or self._is_closing:
-            self._end(collected, done)
-            return
-        some, rest = items[:DELETE_AT_ONCE], items[DELETE_AT_ONCE:]
-        some = self._still_garbage(some)
-        names = [item.name for item in some]
+    async def _delete(self, items: list[Item], gone: list[Item]) -> None:
+        """So many at a time, until we stop; `gone` grows by those that are."""
+        for start in range(0, len(items), DELETE_AT_ONCE):
+            if self._is_closing:
+                return
+            some = self._still_garbage(items[start : start + DELETE_AT_ONCE])
+            await self._delete_some(some)
+            self.deleted += len(some)
+            gone += some
+
+    async def _delete_some(self, items: list[Item]) -> None:
+        names = [item.name for item in items]
+        listed = [item.name for item in items if item.reason == UNREFERRED]
         self._going.update(names)
-
-        def guard(step: Callable[[], None]) -> None:
-            self._guard(step, names, collected, done)
-
-        def forgotten(result: Exception | None) -> None:
-            if result is not None:
-                raise result
+        try:
+            await self._thread.run(lambda: self._objects.delete(names))
+            await self._checkpointer.in_thread(lambda: self._catalog.forget_garbage(listed))
+        finally:
             self._going.difference_update(names)
-            for name in names:
-                self._remembered.pop(name, None)
-            self.deleted += len(names)
-            collected.items.extend(some)
-            self._delete_next(rest, collected, done)
-
-        def deleted(result: Exception | None) -> None:
-            if result is not None:
-                raise result
-            listed = [item.name for item in some if item.reason == UNREFERRED]
-            self._checkpointer.run_in_thread(
-                lambda: self._catalog.forget_garbage(listed),
-                lambda result: guard(lambda: forgotten(result)),
-            )
-
-        guard(
-            lambda: self._thread.run(
-                lambda: self._objects.delete(names), lambda result: guard(lambda: deleted(result))
-            )
-        )
+        for name in names:
+            self._remembered.pop(name, None)
 
     def _still_garbage(self, items: list[Item]) -> list[Item]:
-        """Orphans are looked at once more: somebody slow may have referred to one by now."""
+        """Orphans are looked at once more: a slow upload may have been referred to by now."""
         doubtful = [item.name for item in items if item.reason == ORPHAN]
         referred = set(doubtful) - set(self._orphans(doubtful))
         for name in referred:
             del self._remembered[name]
         return [item for item in items if item.name not in referred]
 
-    def _end(self, collected: Collected, done: Callable[[Collected], None]) -> None:
-        self._is_collecting = False
-        if collected.error is None:
-            self._upkeep.worked()
-        else:
-            self._collect_in(self._upkeep.failed(collected.error, COMPLAINT))
-        if collected.items:
-            logger.info("garbage collected", objects=len(collected.items))
-        self._upkeep.tell(done, collected)
-
     # Orphans
 
-    def _list_now(self) -> None:
-        self._listing_timer = self._loop.call_later(self._look_seconds, self._list_now)
-        self.find_orphans(lambda error: None)
+    async def find_orphans(self) -> None:
+        """What nothing refers to is remembered, and goes soon. Raises what the store raises.
 
-    def find_orphans(self, done: Callable[[Exception | None], None]) -> None:
-        """Lists the store and remembers what nothing refers to."""
-        if self._is_listing or self._is_closing:
-            done(None)
+        Does nothing while the store is being listed already.
+        """
+        if self._is_listing:
             return
         self._is_listing = True
-        self._guard_listing(lambda: self._list_page(self._old_objects(), done), done)
-
-    def _guard_listing(
-        self, step: Callable[[], None], done: Callable[[Exception | None], None]
-    ) -> None:
-        """Every step of a listing runs in here: whatever it raises, the listing ends."""
         try:
-            step()
-        except Exception as error:
-            self._end_listing(error, done)
+            objects = self._old_objects()
+            while page := await self._thread.run(lambda: list(islice(objects, ORPHAN_PAGE))):
+                for start in range(0, len(page), ORPHANS_PER_TURN):
+                    self._check(page[start : start + ORPHANS_PER_TURN])
+                    await asyncio.sleep(0)
+        finally:
+            self._is_listing = False
+            self._collect_soon()
 
     def _old_objects(self) -> Iterator[ObjectInfo]:
         """In the garbage thread. Young ones may be referred to any moment."""
-        for prefix in (SEGMENTS, SNAPSHOTS):
-            for info in self._objects.list(prefix):
-                if self._age_seconds(info) >= self._orphan_age_seconds:
+        for folder in FOLDERS_WITH_ORPHANS:
+            for info in self._objects.list(folder):
+                if self._age_seconds(info) >= self._timings.orphan_age:
                     yield info
 
     def _age_seconds(self, info: ObjectInfo) -> float:
-        """By the store's clock and, for a segment, also by the clock of whoever named it."""
-        match = _SEGMENT.fullmatch(info.name)
-        newest_ms = max(info.modified_ms, int(match[2]) if match else 0)
+        """By the store's clock and, for a segment, by the clock of the machine that named it."""
+        name = parse_name(info.name)
+        named_ms = name.created_ms if isinstance(name, SegmentName) else 0
+        newest_ms = max(info.modified_ms, named_ms)
         return (self._engine.clock.now_ms() - newest_ms) / 1000
-
-    def _list_page(
-        self, objects: Iterator[ObjectInfo], done: Callable[[Exception | None], None]
-    ) -> None:
-        def listed(page: list[ObjectInfo] | Exception) -> None:
-            if isinstance(page, Exception):
-                raise page
-            if not page or self._is_closing:
-                self._end_listing(None, done)
-            else:
-                check_some(iter(page))
-
-        def check_some(page: Iterator[ObjectInfo]) -> None:
-            some = list(islice(page, ORPHANS_PER_TURN))
-            if some:
-                self._check(some)
-                self._loop.call_soon(self._guard_listing, lambda: check_some(page), done)
-            else:
-                self._list_page(objects, done)
-
-        self._thread.run(
-            lambda: list(islice(objects, ORPHAN_PAGE)),
-            lambda page: self._guard_listing(lambda: listed(page), done),
-        )
 
     def _check(self, infos: list[ObjectInfo]) -> None:
         sizes = {info.name: info.size for info in infos if info.name not in self._remembered}
@@ -416,39 +339,26 @@ class Garbage:
     def _orphans(self, names: Iterable[str]) -> list[str]:
         """Those that nothing refers to, or will: neither the catalog nor what it will hear of."""
         coming, oldest_job_ms = self._machine.changes.segment_names(), self._jobs.oldest_start_ms()
-        found = []
-        for name in names:
-            segment, snapshot = _SEGMENT.fullmatch(name), _SNAPSHOT.fullmatch(name)
-            if name in self._pending or name in coming:
-                continue
-            if segment is not None:
-                shard, created_ms = int(segment[1]), int(segment[2])
+        return [
+            name
+            for name in names
+            if name not in self._pending
+            and name not in coming
+            and not self._is_referred(name, oldest_job_ms)
+        ]
+
+    def _is_referred(self, name: str, oldest_job_ms: int | None) -> bool:
+        """Or may be: objects of a job that is under way, and those that are not ours."""
+        match parse_name(name):
+            case SegmentName(shard, created_ms):
                 is_of_job = oldest_job_ms is not None and created_ms >= oldest_job_ms
                 is_ours = shard < self._machine.shards
-                if is_ours and not is_of_job and not self._catalog.knows_segment(name, shard):
-                    found.append(name)
-            elif snapshot is not None and not self._machine.has_blob(int(snapshot[2]), snapshot[1]):
-                found.append(name)
-        return found
+                return is_of_job or not is_ours or self._catalog.knows_segment(name, shard)
+            case SnapshotName(stream_id, blob):
+                return self._machine.has_blob(stream_id, blob)
+            case _:
+                return True
 
-    def _end_listing(
-        self, error: Exception | None, done: Callable[[Exception | None], None]
-    ) -> None:
-        self._is_listing = False
-        if error is not None:
-            self._upkeep.failed(error, "the store could not be listed for orphans")
-        self._collect_soon()
-        self._upkeep.tell(done, error)
 
-    # The end
-
-    async def close(self) -> None:
-        """What is under way is finished; the rest is found again after the next start."""
-        self._is_closing = True
-        for timer in (self._timer, self._listing_timer):
-            if timer is not None:
-                timer.cancel()
-        if self._take_blobs in self._engine.after_batch:
-            self._engine.after_batch.remove(self._take_blobs)
-        await self._thread.wait_idle()
-        self._thread.close()
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -6,17 +6,18 @@ Whole runs only, so it is never exact to the message, and only what is cold: all
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from millstream.engine.engine import Engine
-from millstream.engine.off_loop import OffLoop
-from millstream.engine.timings import Backoff
-from millstream.engine.upkeep import Upkeep
+from millstream.engine.threads import Threads
+from millstream.engine.timings import Timings
+from millstream.engine.upkeep import Upkeep, in_background
 from millstream.limits import TRIMS_AT_ONCE
 from millstream.state.commands import TrimStream
 
-RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 300.0
+COMPLAINT = "cannot look for content to give up"
 
 Ends = list[tuple[int, int, int]]  # stream id, ordinal, byte
 
@@ -30,38 +31,36 @@ class RunAges(Protocol):
 
 
 class RetentionSweeps:
-    def __init__(self, engine: Engine, ages: RunAges, interval_seconds: float) -> None:
+    def __init__(
+        self, engine: Engine, ages: RunAges, interval_seconds: float, timings: Timings
+    ) -> None:
         self._engine = engine
         self._ages = ages
         self._interval_seconds = interval_seconds
-        self._thread = OffLoop("retention", 1)
-        self._upkeep = Upkeep(
-            engine.faults, "retention", Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
-        )
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_closing = False
+        self._thread = Threads("retention", 1)
+        self._upkeep = Upkeep(engine.faults, "retention", timings.retention_retry)
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread.start(loop)
-        self._sweep_in(self._interval_seconds)
-
-    def sweep(self) -> None:
-        """Looks what is too old or too much, trims it, and comes back after the interval."""
-        self._guard(self._look)
-
-    def _guard(self, step: Callable[[], None]) -> None:
-        """Every step runs in here: whatever it raises, there is another sweep."""
+    @contextlib.asynccontextmanager
+    async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Sweeps every interval. Afterwards none is under way, and what one left is for the next
+        start."""
         try:
-            step()
-        except Exception as error:
-            self._sweep_in(self._upkeep.failed(error, "cannot look for content to give up"))
+            async with in_background(group, self._run()):
+                yield
+        finally:
+            await self._thread.close()
 
-    def _sweep_in(self, seconds: float) -> None:
-        if not self._is_closing:
-            self._timer = self._loop.call_later(seconds, self.sweep)
+    async def _run(self) -> None:
+        await asyncio.sleep(self._interval_seconds)
+        await self._upkeep.repeat(self._sweep, COMPLAINT)
 
-    def _look(self) -> None:
+    async def _sweep(self) -> float:
+        """What is too old or too much is on its way to be trimmed; seconds until the next time."""
+        await self._trim(await self._find())
+        self._upkeep.worked()
+        return self._interval_seconds
+
+    async def _find(self) -> Ends:
         now_ms = self._engine.clock.now_ms()
         wanted = [
             (bucket.name, bucket.retention)
@@ -78,35 +77,17 @@ class RetentionSweeps:
                     found += self._ages.oversize(name, bytes_max)
             return found
 
-        self._thread.run(look, lambda found: self._guard(lambda: self._found(found)))
+        return await self._thread.run(look)
 
-    def _found(self, found: Ends | Exception) -> None:
-        if isinstance(found, Exception):
-            raise found
-        self._trim(iter(found))
+    async def _trim(self, ends: Ends) -> None:
+        """A few at a time: all requests want the loop too."""
+        for start in range(0, len(ends), TRIMS_AT_ONCE):
+            now_ms = self._engine.clock.now_ms()
+            for end in ends[start : start + TRIMS_AT_ONCE]:
+                self._trim_one(now_ms, *end)
+            await asyncio.sleep(0)
 
-    def _trim(self, ends: Iterator[tuple[int, int, int]]) -> None:
-        """A few at a time: everybody else wants the loop too."""
-        machine, now_ms = self._engine.machine, self._engine.clock.now_ms()
-        for _ in range(TRIMS_AT_ONCE):
-            end = next(ends, None)
-            if end is None:
-                self._upkeep.worked()
-                self._sweep_in(self._interval_seconds)
-                return
-            stream_id, ordinal, byte = end
-            stream = machine.find_by_id(stream_id)
-            if (
-                stream is not None
-                and stream.snapshot is None
-                and ordinal > stream.log.first_ordinal
-            ):
-                self._engine.submit_and_forget(TrimStream(now_ms, stream_id, ordinal, byte))
-        self._loop.call_soon(self._guard, lambda: self._trim(ends))
-
-    async def close(self) -> None:
-        self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
-        await self._thread.wait_idle()
-        self._thread.close()
+    def _trim_one(self, now_ms: int, stream_id: int, ordinal: int, byte: int) -> None:
+        stream = self._engine.machine.find_by_id(stream_id)
+        if stream is not None and stream.snapshot is None and ordinal > stream.log.first_ordinal:
+            self._engine.submit_and_forget(TrimStream(now_ms, stream_id, ordinal, byte))

@@ -6,15 +6,15 @@ is a fault of the program: Faults hears of it every time, /metrics counts it and
 until the work has succeeded; it is tried again after the same back-off.
 
 A service asks one question of each of its lines: if this raises, who runs me again? So its steps
-run in a guard that knows the answer, and whoever waits for it is told, each on their own.
+run in a guard that knows the answer, and those who wait for it are told, each on their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
 
 import structlog
 
@@ -26,7 +26,7 @@ logger = structlog.get_logger("millstream.upkeep")
 
 
 def is_expected(error: BaseException) -> bool:
-    """Not the program's doing, and over some day without anybody changing the program."""
+    """Not the program's doing, and over some day without a change of the program."""
     return isinstance(error, OSError) or (isinstance(error, StreamError) and error.retriable)
 
 
@@ -68,15 +68,27 @@ class Upkeep:
         self._faults.works(self._service)
         return True
 
+    async def repeat(self, work: Callable[[], Awaitable[float]], complaint: str) -> NoReturn:
+        """Again after as many seconds as `work` returns, or as the back-off says when it raised.
+
+        Ends by being cancelled only, wherever `work` is.
+        """
+        while True:
+            try:
+                seconds = await work()
+            except Exception as error:
+                seconds = self.failed(error, complaint)
+            await asyncio.sleep(seconds)
+
     def tell(self, call: Callable[..., object], *args: Any) -> None:
-        """Somebody who waited. What they do with it must not harm us or the others."""
+        """One who waited. What they do with it must not harm us or the others."""
         try:
             call(*args)
         except Exception as error:
             self._faults.report("watcher", error)
 
     def guarded(self, call: Callable[[], object], complaint: str) -> Callable[[], None]:
-        """For what somebody calls again and again anyway: what it raises is told, and that is it.
+        """For what is called again and again anyway: what it raises is told, and that is it.
 
         A failure counts until the service says that it has worked.
         """
@@ -88,3 +100,19 @@ class Upkeep:
                 self.failed(error, complaint)
 
         return run
+
+
+@contextlib.asynccontextmanager
+async def in_background(
+    group: asyncio.TaskGroup, work: Coroutine[Any, Any, object]
+) -> AsyncIterator[None]:
+    """`work` goes on beside the block. Afterwards it is over: cancelled, wherever it was.
+
+    An error that ends it before that is for the group, which ends everything.
+    """
+    task = group.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -6,9 +6,16 @@ proposes them. New fields go at the end and have a default.
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 import msgspec
 
 from millstream.limits import STORED_INTEGER_MAX
+
+SEGMENTS = "segments/"  # where segments lie, below the cold root
+
+_SEGMENT_NAME = re.compile(r"segments/([0-9]{4})/([0-9]{13})-[0-9a-f]{8}\.parquet")
 
 
 class Run(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -46,9 +53,24 @@ class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     created_ms: int
 
 
+class SegmentName(NamedTuple):
+    shard: int
+    created_ms: int
+
+
+def segment_folder(shard: int) -> str:
+    return f"{SEGMENTS}{shard:04d}/"
+
+
 def segment_name(shard: int, created_ms: int, random_hex: str) -> str:
-    """The object name of a segment, below the cold root."""
-    return f"segments/{shard:04d}/{created_ms:013d}-{random_hex}.parquet"
+    """The object name of a segment, below the cold root; `random_hex` has eight digits."""
+    return f"{segment_folder(shard)}{created_ms:013d}-{random_hex}.parquet"
+
+
+def parse_segment_name(name: str) -> SegmentName | None:
+    """None: not the name of a segment."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    return None if match is None else SegmentName(int(match[1]), int(match[2]))
 
 
 def is_run_sound(run: Run) -> bool:

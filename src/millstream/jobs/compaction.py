@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from millstream.errors import JobConflict, ResultRefused
 from millstream.formats.crc32c import crc32c_combine
 from millstream.formats.jobs import TaskInput, TaskResult, cut_runs
-from millstream.formats.runs import Run, Segment, is_segment_sound
+from millstream.formats.runs import Run, Segment, is_segment_sound, segment_folder
 from millstream.limits import MIB
 from millstream.tier.catalog import Decay, SegmentSpan, SegmentUse
 
@@ -205,7 +205,7 @@ def _check_segments(
         if segment.name in seen or segment.name in taken_names:
             raise ResultRefused(f"the name {segment.name} is used twice")
         seen.add(segment.name)
-        folder = f"segments/{shard:04d}/"
+        folder = segment_folder(shard)
         if not is_segment_sound(segment, shard + 1):
             raise ResultRefused(f"{segment.name} has sizes that cannot be")
         if segment.shard != shard or not segment.name.startswith(folder):

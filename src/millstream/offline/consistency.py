@@ -16,6 +16,7 @@ from millstream.state.buckets import split_key
 from millstream.state.images import decode_image
 from millstream.state.records import BLOB, BUCKET
 from millstream.tier.catalog import Catalog
+from millstream.tier.object_kinds import snapshot_name
 
 Progress = Callable[[str, int, int], None]
 
@@ -120,7 +121,7 @@ class Consistency:
             counted = 1 if record is None else int(record)
             if counted != use.streams:
                 yield (
-                    f"snapshots/{blob} is the snapshot of {use.streams} streams, "
+                    f"{snapshot_name(blob)} is the snapshot of {use.streams} streams, "
                     f"the catalog's record counts {counted}"
                 )
 

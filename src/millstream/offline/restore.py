@@ -33,7 +33,8 @@ from millstream.tier.backup import (
 )
 from millstream.tier.catalog import Catalog
 from millstream.tier.catalog_files import set_lsn
-from millstream.tier.identity import IDENTITY, load_owner
+from millstream.tier.identity import load_owner
+from millstream.tier.object_kinds import STORE_IDENTITY
 from millstream.tier.objects import ObjectStore, cold_settings
 
 UNFINISHED = "restoring"  # folder in the data folder until all is in place
@@ -57,8 +58,8 @@ def restore(config: Config, progress: Progress) -> Restored:
         store_id = load_owner(objects)
     except ObjectMissing:
         raise StartupError(
-            f"there is no {IDENTITY} in {objects.settings.url}: no Millstream has kept its cold "
-            "data there; check --cold"
+            f"there is no {STORE_IDENTITY} in {objects.settings.url}: no Millstream has kept its "
+            "cold data there; check --cold"
         ) from None
     except OSError as error:
         raise StartupError(f"cannot read the cold store: {error}") from error

@@ -50,10 +50,11 @@ from millstream.recover import Replay
 from millstream.state.commands import AnyCommand, Append, CreateStream, decode_command
 from millstream.state.images import decode_image
 from millstream.tier.backup import list_manifests
-from millstream.tier.blobs import SNAPSHOTS, snapshot_digest
+from millstream.tier.blobs import snapshot_digest
 from millstream.tier.catalog import Catalog
 from millstream.tier.catalog_files import sync_path
 from millstream.tier.identity import claim_store, load_owner
+from millstream.tier.object_kinds import snapshot_name
 from millstream.tier.objects import ColdSettings, ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
 
@@ -334,15 +335,15 @@ class _Salvage:
             _, _, _, content_type, size, digest = snapshot
             problem = None
             try:
-                data = self._objects.get(SNAPSHOTS + blob)
+                data = self._objects.get(snapshot_name(blob))
                 if snapshot_digest(content_type, data) != digest:
                     problem = f"expected {size} bytes of SHA-256 {digest}, found others"
                 elif self._copies is not None:
-                    self._copies.put(SNAPSHOTS + blob, data)
+                    self._copies.put(snapshot_name(blob), data)
             except ObjectMissing:
                 problem = f"expected {size} bytes, found no object"
             if problem is not None:
-                self._report.damaged.append(Damage(SNAPSHOTS + blob, None, problem))
+                self._report.damaged.append(Damage(snapshot_name(blob), None, problem))
                 edits.forget_snapshot(blob, problem)
             self._progress("bringing snapshots along", number, len(uses))
 

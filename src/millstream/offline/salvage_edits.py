@@ -16,8 +16,8 @@ from millstream.offline.salvage_report import Loss, Report
 from millstream.recover import RESTORED
 from millstream.state.images import decode_image, encode_image
 from millstream.state.records import BLOB, SUBSCRIPTION
-from millstream.tier.blobs import SNAPSHOTS
 from millstream.tier.catalog import Catalog
+from millstream.tier.object_kinds import snapshot_name
 
 
 class BadRun(NamedTuple):
@@ -87,7 +87,7 @@ class Edits:
         assert image.snapshot is not None
         ordinal, _, blob, *_ = image.snapshot
         self._report.lost_otherwise.append(
-            f"the snapshot of {_name(image)} at message {ordinal} ({SNAPSHOTS}{blob}): {reason}"
+            f"the snapshot of {_name(image)} at message {ordinal} ({snapshot_name(blob)}): {reason}"
         )
         image.snapshot = None
         self._changed.add(image.stream_id)

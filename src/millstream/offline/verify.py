@@ -7,7 +7,6 @@ was found. What has to fit together is compared in consistency.py.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from millstream.errors import (
     StreamError,
 )
 from millstream.formats.images import HotContent, StreamImage
-from millstream.formats.runs import Run, Segment, segment_name
+from millstream.formats.runs import Run, Segment, parse_segment_name, segment_name
 from millstream.journal.folder import IDENTITY_FILE, ReadFolder, load_identity
 from millstream.journal.log_walk import Hole, list_log, walk_log
 from millstream.journal.read_only import ReadOnlyDisk
@@ -35,16 +34,16 @@ from millstream.offline.consistency import Consistency, title
 from millstream.offline.replica import copied_catalog, open_catalog, replay_folder, settle
 from millstream.state.images import decode_image
 from millstream.tier.backup import list_manifests, load_file, load_manifest
-from millstream.tier.blobs import SNAPSHOTS, snapshot_digest
+from millstream.tier.blobs import snapshot_digest
 from millstream.tier.catalog import Catalog
 from millstream.tier.identity import load_owner
+from millstream.tier.object_kinds import snapshot_name
 from millstream.tier.objects import ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
 
 SEGMENT_THREADS = 4  # segments read at once: one is fetched while another is decoded
 CACHE_BYTES = 64 * MIB  # row groups of one segment on their way; nothing is read twice
 
-_SEGMENT_NAME = re.compile(r"segments/[0-9]{4}/[0-9]{13}-[0-9a-f]{8}\.parquet")
 
 Progress = Callable[[str, int, int], None]  # what, how much of it is done, how much there is
 
@@ -259,7 +258,7 @@ class _Walk:
     def _check_garbage(self, catalog: Catalog) -> Iterator[str]:
         """It may be gone already; what is there must be what the catalog means."""
         for garbage in catalog.garbage():
-            if not _SEGMENT_NAME.fullmatch(garbage.name):
+            if parse_segment_name(garbage.name) is None:
                 yield f"garbage {garbage.name!r}: expected the name of a segment"
                 continue
             size = self._objects.size(garbage.name)
@@ -281,9 +280,9 @@ class _Walk:
     def _check_blob(self, image: StreamImage) -> Iterator[str]:
         assert image.snapshot is not None
         _, _, blob, content_type, size, digest = image.snapshot
-        place = f"{SNAPSHOTS}{blob} (the snapshot of {title(image)})"
+        place = f"{snapshot_name(blob)} (the snapshot of {title(image)})"
         try:
-            data = self._objects.get(SNAPSHOTS + blob)
+            data = self._objects.get(snapshot_name(blob))
         except ObjectMissing:
             yield f"{place}: expected {size} bytes, found no object"
             return

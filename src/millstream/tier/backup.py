@@ -11,7 +11,6 @@ fields.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,14 +21,18 @@ from millstream.errors import DamagedBackup, ObjectMissing
 from millstream.formats.wal import crc32c
 from millstream.limits import MIB
 from millstream.tier.catalog_files import ROOT_NAME, shard_name
+from millstream.tier.object_kinds import (
+    CATALOG_COPIES,
+    CopyName,
+    ManifestName,
+    copy_name,
+    manifest_name,
+    parse_name,
+)
 from millstream.tier.objects import ObjectStore
 
-FOLDER = "catalog/"
 FORMAT = 1
 MANIFESTS_KEPT = 2  # the newest, and the one before it in case an object of it is damaged
-
-_MANIFEST = re.compile(r"catalog/manifest-(\d{16})\.json")
-_FILE = re.compile(r"catalog/\d{16}-(?:root|shard-\d{4})\.sqlite\.zst")
 
 
 class BackedUpFile(msgspec.Struct, frozen=True):
@@ -50,17 +53,13 @@ class Manifest(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Manifest)
 
 
-def manifest_name(lsn: int) -> str:
-    return f"{FOLDER}manifest-{lsn:016d}.json"
-
-
 # Storing
 
 
 def store_file(objects: ObjectStore, lsn: int, path: Path) -> BackedUpFile:
     """Uploads the copy at `path`, which keeps the name it has in the catalog."""
     data = _compress(path)
-    name = f"{FOLDER}{lsn:016d}-{path.name}.zst"
+    name = copy_name(lsn, path.name)
     objects.put(name, data)
     return BackedUpFile(name, len(data), f"{crc32c(data):08x}")
 
@@ -84,9 +83,9 @@ def delete_unused(objects: ObjectStore, kept: Sequence[Manifest]) -> None:
     """Older manifests go first: none that is there ever lacks a file."""
     named = {manifest_name(manifest.lsn) for manifest in kept}
     named |= {file.object for manifest in kept for file in manifest.files.values()}
-    found = [info.name for info in objects.list(FOLDER) if info.name not in named]
-    objects.delete(name for name in found if _MANIFEST.fullmatch(name))
-    objects.delete(name for name in found if _FILE.fullmatch(name))
+    found = [info.name for info in objects.list(CATALOG_COPIES) if info.name not in named]
+    objects.delete(name for name in found if isinstance(parse_name(name), ManifestName))
+    objects.delete(name for name in found if isinstance(parse_name(name), CopyName))
 
 
 # Loading
@@ -94,8 +93,8 @@ def delete_unused(objects: ObjectStore, kept: Sequence[Manifest]) -> None:
 
 def list_manifests(objects: ObjectStore) -> list[int]:
     """Their positions, the newest first."""
-    matches = (_MANIFEST.fullmatch(info.name) for info in objects.list(FOLDER))
-    return sorted((int(match[1]) for match in matches if match is not None), reverse=True)
+    found = (parse_name(info.name) for info in objects.list(CATALOG_COPIES))
+    return sorted((name.lsn for name in found if isinstance(name, ManifestName)), reverse=True)
 
 
 def load_manifest(objects: ObjectStore, lsn: int, store_id: str) -> Manifest:

@@ -1,7 +1,7 @@
 """Blobs: snapshots, stored whole under a name before anything refers to them.
 
-A blob nobody refers to is garbage, whether it was never published or is superseded; the store does
-not know, its user deletes. All calls may block: run them off the event loop.
+A blob that nothing refers to is garbage, whether it was never published or is superseded; the store
+does not know, its user deletes. All calls may block: run them off the event loop.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import hashlib
 from typing import Protocol
 
 from millstream.errors import ObjectMissing
+from millstream.tier.object_kinds import SNAPSHOTS
 from millstream.tier.object_names import check_prefix
 from millstream.tier.objects import ObjectStore
-
-SNAPSHOTS = "snapshots/"  # where they lie in the cold store
 
 
 def snapshot_digest(content_type: bytes, data: bytes) -> str:

@@ -7,11 +7,11 @@ import json
 import structlog
 
 from millstream.errors import StartupError, StoreRefused, StoreUnavailable
+from millstream.tier.object_kinds import STORE_IDENTITY
 from millstream.tier.objects import ObjectStore
 
 logger = structlog.get_logger("millstream.cold")
 
-IDENTITY = "millstream.json"
 FORMAT = 1
 
 
@@ -21,7 +21,7 @@ def claim_store(objects: ObjectStore, store_id: str) -> None:
     A store that does not answer now is no reason not to start: appends go on without it.
     """
     try:
-        if objects.put_if_absent(IDENTITY, _encode(store_id)):
+        if objects.put_if_absent(STORE_IDENTITY, _encode(store_id)):
             return
         owner = load_owner(objects)
     except StoreRefused as error:
@@ -40,11 +40,11 @@ def claim_store(objects: ObjectStore, store_id: str) -> None:
 def load_owner(objects: ObjectStore) -> str:
     """Raises StartupError for something that is no cold store of a version we know."""
     try:
-        identity = json.loads(objects.get(IDENTITY))
+        identity = json.loads(objects.get(STORE_IDENTITY))
         written_format, owner = int(identity["format"]), str(identity["store_id"])
     except (ValueError, KeyError, TypeError) as error:
         place = objects.settings.url
-        raise StartupError(f"{IDENTITY} in {place} is not Millstream's: {error}") from error
+        raise StartupError(f"{STORE_IDENTITY} in {place} is not Millstream's: {error}") from error
     if written_format > FORMAT:
         raise StartupError(
             f"{objects.settings.url} has format {written_format}; run a newer Millstream"

@@ -1,29 +1,28 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from millstream.cold import catalog_uploads
 from millstream.cold.garbage import ORPHAN, SUPERSEDED, UNREFERRED
+from millstream.engine.timings import Timings
 from millstream.state.commands import CreateStream, PublishSnapshot
 from millstream.state.stream import Stream
-from tests.unit.cold.tier_world import TierWorld, tier
+from tests.unit.cold.cold_office import until
+from tests.unit.cold.tier_world import PATIENCE, TierWorld, tier
 
 SEGMENT = "segments/0001/1700000000000-0badcafe.parquet"
 
 
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_uploads, "CATALOG_UPLOAD_SHARE", 0)
-
-
-def play(folder: Path, story: Callable[[TierWorld], Awaitable[None]], **garbage: Any) -> None:
+def play(
+    folder: Path, story: Callable[[TierWorld], Awaitable[None]], timings: Timings = PATIENCE
+) -> None:
     async def whole() -> None:
-        async with tier(folder, **garbage) as world:
+        async with tier(folder, timings) as world:
             await story(world)
 
     asyncio.run(whole())
@@ -93,7 +92,7 @@ def test_the_grace_counts_from_the_checkpoint(tmp_path: Path) -> None:
         assert waits_for == "3600 seconds of grace for readers"
         assert await world.collect() == []
 
-    play(tmp_path, story, grace_seconds=3600.0)
+    play(tmp_path, story, replace(PATIENCE, garbage_grace=3600.0))
 
 
 def test_an_orphan_is_found_and_goes_after_two_uploads(tmp_path: Path) -> None:
@@ -116,13 +115,13 @@ def test_an_orphan_is_found_and_goes_after_two_uploads(tmp_path: Path) -> None:
 def test_young_objects_are_no_orphans(tmp_path: Path) -> None:
     async def story(world: TierWorld) -> None:
         now_ms = world.clock.now_ms()
-        world.objects.put(f"segments/0001/{now_ms - 3_599_000:013d}-00.parquet", b"young")
-        world.objects.put(f"segments/0001/{now_ms - 3_601_000:013d}-00.parquet", b"old")
+        world.objects.put(f"segments/0001/{now_ms - 3_599_000:013d}-00000000.parquet", b"young")
+        world.objects.put(f"segments/0001/{now_ms - 3_601_000:013d}-00000000.parquet", b"old")
         await world.find_orphans()
         [(item, _)] = (await world.look()).waiting
         assert item.size == 3
 
-    play(tmp_path, story, orphan_age_seconds=3600.0)
+    play(tmp_path, story, replace(PATIENCE, orphan_age=3600.0))
 
 
 def test_what_is_referred_to_anywhere_is_no_orphan(tmp_path: Path) -> None:
@@ -229,3 +228,35 @@ def test_what_could_not_be_deleted_is_deleted_later(tmp_path: Path) -> None:
         assert not path.exists()
 
     play(tmp_path, story)
+
+
+def test_a_stop_lets_a_deletion_that_is_under_way_come_to_its_end(tmp_path: Path) -> None:
+    """The catalog hears of what is gone, and nothing else is begun."""
+    reached, opened = threading.Event(), threading.Event()
+
+    async def story(world: TierWorld) -> None:
+        for number in range(2):
+            stream = await world.create(b"a/%d" % number)
+            await world.flush(stream)
+            await world.delete(stream)
+        for number in range(2):
+            await world.create(b"a/other%d" % number)
+            await world.upload()
+        delete = world.objects.delete
+
+        def slow_delete(names: list[str]) -> None:
+            reached.set()
+            assert opened.wait(20)
+            delete(names)
+
+        world.objects.delete = slow_delete  # type: ignore[method-assign,assignment]
+        world.garbage.hurry()
+        await until(reached.is_set)
+        asyncio.get_running_loop().call_later(0.01, opened.set)
+
+    async def look_again(world: TierWorld) -> None:
+        assert await world.look() == ([], [])
+        assert world.names("segments") == []
+
+    play(tmp_path, story)
+    play(tmp_path, look_again)

@@ -8,8 +8,11 @@ import pytest
 
 from millstream.cold import memory_keeper
 from millstream.cold.memory_keeper import MemoryKeeper
+from millstream.engine.timings import Timings
+from millstream.faults import Faults
 from millstream.heap import resident_bytes
 from millstream.limits import MIB
+from tests.unit.cold.cold_office import until
 
 
 def test_the_system_tells_what_we_have() -> None:
@@ -30,15 +33,13 @@ def test_memory_is_returned_once_when_it_has_grown_and_again_when_it_grows_again
         return left[0] * MIB
 
     monkeypatch.setattr(memory_keeper, "resident_bytes", resident)
-    monkeypatch.setattr(memory_keeper, "LOOK_SECONDS", 0.001)
 
     async def story() -> int:
-        keeper = MemoryKeeper()
-        keeper.start(asyncio.get_running_loop())  # 100 at first; 117 is too much, 110 are left
-        async with asyncio.timeout(5):
-            while left[0] != 127 or keeper.returns < 2:  # 127 is too much again, 140 are left
-                await asyncio.sleep(0.001)
-        await keeper.close()
+        keeper = MemoryKeeper(Faults(), Timings(memory_look=0.001))
+        # 100 at first; 117 is too much, 110 are left
+        async with asyncio.TaskGroup() as group, keeper.running(group):
+            # 127 is too much again, 140 are left
+            await until(lambda: left[0] == 127 and keeper.returns >= 2)
         return keeper.returns
 
     assert asyncio.run(story()) == 2

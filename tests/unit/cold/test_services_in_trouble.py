@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import inspect
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -32,15 +34,22 @@ from millstream.state.commands import CreateStream, CreateSubscription, InstallK
 from millstream.subscriptions.driver import Driver
 from millstream.subscriptions.webhooks import Answer, Reply, Webhook, WebhookSender
 from tests.unit.cold.cold_office import until
-from tests.unit.cold.tier_world import TierWorld, tier
+from tests.unit.cold.tier_world import PATIENCE, tier
 
 FAULTS = (RuntimeError, KeyError, MemoryError)  # by turns: they are all the same to the policy
 BRIEF = 0.005
-HASTY = Timings(
-    flush_retry=Backoff(BRIEF, 4 * BRIEF),
+RETRY = Backoff(BRIEF, 4 * BRIEF)
+HASTY = replace(
+    PATIENCE,
+    flush_retry=RETRY,
     flush_look=BRIEF,
-    checkpoint_retry=Backoff(BRIEF, 4 * BRIEF),
-    eviction_retry=Backoff(BRIEF, 4 * BRIEF),
+    checkpoint_retry=RETRY,
+    eviction_retry=RETRY,
+    upload_retry=RETRY,
+    garbage_retry=RETRY,
+    retention_retry=RETRY,
+    memory_look=BRIEF,
+    memory_rest=Backoff(BRIEF, BRIEF),
 )
 
 World = Any  # a TierWorld, with what a work hangs onto it
@@ -48,18 +57,11 @@ World = Any  # a TierWorld, with what a work hangs onto it
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    services = ("catalog_uploads", "garbage", "retention")
-    for name in (*(f"cold.{name}" for name in services), "subscriptions.driver"):
-        module = importlib.import_module(f"millstream.{name}")
-        monkeypatch.setattr(module, "RETRY_SECONDS_MIN", BRIEF)
-        if hasattr(module, "RETRY_SECONDS_MAX"):
-            monkeypatch.setattr(module, "RETRY_SECONDS_MAX", 4 * BRIEF)
-    monkeypatch.setattr("millstream.cold.garbage.GARBAGE_RETRY_SECONDS", 4 * BRIEF)
+    for constant in ("RETRY_SECONDS_MIN", "RETRY_SECONDS_MAX"):
+        monkeypatch.setattr(f"millstream.subscriptions.driver.{constant}", BRIEF)
     monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS", BRIEF)
     monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS_MAX", 4 * BRIEF)
     monkeypatch.setattr("millstream.subscriptions.driver.REFUSED_SECONDS", BRIEF)
-    for name in ("LOOK_SECONDS", "REST_SECONDS_MIN", "REST_SECONDS_MAX"):
-        monkeypatch.setattr(f"millstream.cold.memory_keeper.{name}", BRIEF)
 
 
 class Sabotage:
@@ -75,7 +77,11 @@ class Sabotage:
             self.calls += 1
             raise error
 
-        setattr(owner, name, fail)
+        async def fail_later(*_: object, **__: object) -> None:
+            fail()
+
+        is_coroutine = inspect.iscoroutinefunction(self._before)
+        setattr(owner, name, fail_later if is_coroutine else fail)
 
     def end(self) -> None:
         if self._is_own:
@@ -90,6 +96,7 @@ class Work(NamedTuple):
     prepare: Callable[[World], Awaitable[Any]]
     begin: Callable[[World, Any], None]
     is_done: Callable[[World, Any], bool]
+    timings: Timings = HASTY
 
 
 # Flush
@@ -164,32 +171,23 @@ async def _unused_segment(world: World) -> Any:
 
 GARBAGE = Work(
     _unused_segment,
-    lambda world, _: world.garbage.collect(lambda collected: None),
+    lambda world, _: world.garbage.hurry(),
     lambda world, _: not world.names("segments/"),
 )
 
 
-async def _orphan(world: World) -> Any:
-    world.objects.put("segments/0000/1000000000000-abcdef.parquet", b"nobody's")
-    await world.create(b"a")
-    await world.upload()
-    await world.create(b"b")
-    await world.upload()
+async def _two_uploads(world: World) -> Any:
+    for path in (b"a", b"b"):
+        await world.create(path)
+        await world.upload()
 
 
-def _look_for_orphans(world: World, _: Any) -> None:
-    """Again and again, as its timer does."""
-    world.garbage.find_orphans(lambda error: None)
-    if not world.garbage._is_closing:
-        asyncio.get_running_loop().call_later(4 * BRIEF, _look_for_orphans, world, _)
-
-
-def _is_known(world: World, _: Any) -> bool:
-    world.garbage._timer_rang()
-    return bool(world.garbage._remembered)
-
-
-ORPHANS = Work(_orphan, _look_for_orphans, _is_known)
+ORPHANS = Work(
+    _two_uploads,
+    lambda world, _: world.objects.put("segments/0000/1000000000000-0badcafe.parquet", b"old"),
+    lambda world, _: bool(world.garbage._remembered),
+    replace(HASTY, orphan_first_look=BRIEF, orphan_look=BRIEF),
+)
 
 # Eviction
 
@@ -223,17 +221,16 @@ async def _old_content(world: World) -> Any:
     await world.append(stream, b"new")
     await world.submit(SetRetention(world.clock.now_ms(), b"bucket", age_ms=1))
     await world.checkpoint()
-    world.clock.advance(10)
-    world.retention = RetentionSweeps(world.engine, world.catalog, 0.02)
+    world.retention = RetentionSweeps(world.engine, world.catalog, BRIEF, world.timings)
+    await world.parts.enter_async_context(world.retention.running(world.group))
     return stream
 
 
-def _sweep(world: World, stream: Any) -> None:
-    world.retention.start(asyncio.get_running_loop())
-    world.at_close.append(world.retention.close)
-
-
-RETENTION = Work(_old_content, _sweep, lambda world, stream: stream.log.first_ordinal == 1)
+RETENTION = Work(
+    _old_content,
+    lambda world, stream: world.clock.advance(10),
+    lambda world, stream: stream.log.first_ordinal == 1,
+)
 
 # Lifetimes
 
@@ -329,9 +326,8 @@ SUBSCRIPTIONS = Work(_subscription, _append, _is_delivered)
 
 
 async def _keeper(world: World) -> Any:
-    keeper = MemoryKeeper(world.engine.faults)
-    world.at_close.append(keeper.close)
-    keeper.start(asyncio.get_running_loop())
+    keeper = world.keeper = MemoryKeeper(world.engine.faults, world.timings)
+    await world.parts.enter_async_context(keeper.running(world.group))
     return keeper
 
 
@@ -397,25 +393,30 @@ STEPS = [
     Step("eviction", EVICTION, lambda w: w.eviction, "_evict_some"),
     Step("eviction", EVICTION, lambda w: w.machine.changes, "is_stored"),
     Step("eviction", EVICTION, lambda w: w.machine.residents, "evict"),
-    Step("uploads", UPLOAD, lambda w: w.checkpointer, "run_in_thread"),
+    Step("uploads", UPLOAD, lambda w: w.checkpointer, "in_thread"),
+    Step("uploads", UPLOAD, lambda w: w.uploads, "_store_newest"),
     Step("uploads", UPLOAD, lambda w: w.catalog, "file_names"),
     Step("uploads", UPLOAD, lambda w: w.catalog, "back_up"),
     Step("uploads", UPLOAD, module("cold.catalog_uploads"), "store_file"),
     Step("uploads", UPLOAD, module("cold.catalog_uploads"), "store_manifest"),
     Step("uploads", UPLOAD, module("cold.catalog_uploads"), "_Stored"),
-    Step("garbage", GARBAGE, lambda w: w.checkpointer, "run_in_thread"),
+    Step("garbage", GARBAGE, lambda w: w.garbage, "look"),
+    Step("garbage", GARBAGE, lambda w: w.checkpointer, "in_thread"),
     Step("garbage", GARBAGE, lambda w: w.catalog, "garbage"),
     Step("garbage", GARBAGE, lambda w: w.jobs, "busy_names"),
     Step("garbage", GARBAGE, lambda w: w.garbage, "_still_garbage"),
+    Step("garbage", GARBAGE, lambda w: w.garbage, "_delete_some"),
     Step("garbage", GARBAGE, lambda w: w.objects, "delete"),
     Step("garbage", GARBAGE, lambda w: w.catalog, "forget_garbage"),
+    Step("garbage", ORPHANS, lambda w: w.garbage, "find_orphans"),
     Step("garbage", ORPHANS, lambda w: w.objects, "list"),
     Step("garbage", ORPHANS, lambda w: w.catalog, "knows_segment"),
     Step("garbage", ORPHANS, lambda w: w.jobs, "oldest_start_ms"),
     Step("retention", RETENTION, lambda w: w.catalog, "aged"),
     Step("retention", RETENTION, lambda w: w.machine, "find_by_id"),
     Step("retention", RETENTION, lambda w: w.engine, "submit_and_forget"),
-    Step("retention", RETENTION, lambda w: w.retention, "_look"),
+    Step("retention", RETENTION, lambda w: w.retention, "_find"),
+    Step("retention", RETENTION, lambda w: w.retention, "_trim"),
     Step("lifetimes", LIFETIMES, lambda w: w.engine, "submit"),
     Step("lifetimes", LIFETIMES, lambda w: w.engine.lifetimes, "confirm_alive"),
     Step("lifetimes", LIFETIMES, module("engine.lifetimes"), "ExpireStream"),
@@ -431,6 +432,7 @@ STEPS = [
     Step("subscriptions", SUBSCRIPTIONS, lambda w: w.wakes, "_act"),
     Step("memory", MEMORY, module("cold.memory_keeper"), "resident_bytes"),
     Step("memory", MEMORY, module("cold.memory_keeper"), "return_unused"),
+    Step("memory", MEMORY, lambda w: w.keeper, "_note_return"),
 ]
 
 
@@ -459,7 +461,7 @@ def test_trouble_is_heard_shown_and_got_over(
 
     async def story() -> None:
         with structlog.testing.capture_logs() as logs:
-            async with tier(tmp_path, timings=HASTY, first_look_seconds=3600.0) as world:
+            async with tier(tmp_path, step.work.timings) as world:
                 await in_trouble(world, logs)
 
     async def is_shown_and_repeated(faults: Faults, sabotage: Sabotage) -> None:
@@ -470,7 +472,6 @@ def test_trouble_is_heard_shown_and_got_over(
         assert ask_ready(faults)[1] == codes
 
     async def in_trouble(world: World, logs: list[Any]) -> None:
-        world.at_close = []
         faults, work = world.engine.faults, step.work
         what = await work.prepare(world)
         assert not faults.failing()
@@ -490,8 +491,6 @@ def test_trouble_is_heard_shown_and_got_over(
         assert ask_ready(faults) == (200, [])
         if error is OSError:
             assert not any(faults.counts.values()), "the world's errors are no faults of ours"
-        for close in world.at_close:
-            await close()
 
     asyncio.run(story())
 
@@ -518,13 +517,12 @@ def test_who_is_told_of_something_and_fails_harms_nobody_else(list_of: str, tmp_
 
 def test_a_stop_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
     async def story() -> None:
-        world = TierWorld(tmp_path, Timings(checkpoint_retry=Backoff(3600.0, 3600.0)))
-        async with asyncio.TaskGroup() as group, asyncio.timeout(20), world.running(group):
+        timings = replace(PATIENCE, checkpoint_retry=Backoff(3600.0, 3600.0))
+        async with asyncio.timeout(20), tier(tmp_path, timings) as world:
             await world.create(b"a", bytes(2 * MIB))
-            sabotage = Sabotage(world.catalog, "merge", RuntimeError("injected"))
-            group.create_task(world.checkpointer.checkpoint())
+            Sabotage(world.catalog, "merge", RuntimeError("injected"))
+            world.group.create_task(world.checkpointer.checkpoint())
             await until(lambda: world.engine.faults.counts["checkpoint"])
-        sabotage.end()
 
     asyncio.run(story())
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from millstream.clock import ManualClock
 from millstream.cold.catalog_uploads import CatalogUploads
 from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.flush_planning import FlushLimits
 from millstream.cold.flusher import Flusher
-from millstream.cold.garbage import Collected, Garbage, Report
+from millstream.cold.garbage import Garbage, Report
 from millstream.cold.pending_objects import PendingObjects
 from millstream.engine.engine import Engine
 from millstream.engine.timings import Timings
@@ -31,6 +30,13 @@ from millstream.tier.objects import ColdSettings, ObjectStore
 STORE_ID = "5a" * 16
 SHARDS = 2
 LATER_MS = 4_000_000_000_000  # every file is older than that
+PATIENCE = Timings(
+    upload_nudge=3600.0,
+    upload_share=0.0,
+    garbage_grace=0.0,
+    orphan_age=0.0,
+    orphan_first_look=3600.0,
+)
 
 
 class ObedientGarbage(Garbage):
@@ -55,12 +61,7 @@ class SomeJobs:
 
 
 class TierWorld:
-    def __init__(
-        self,
-        folder: Path,
-        timings: Timings = Timings(),  # noqa: B008 - frozen
-        **garbage: Any,
-    ) -> None:
+    def __init__(self, folder: Path, timings: Timings = PATIENCE) -> None:
         self.timings = timings
         self.group: asyncio.TaskGroup  # while it runs
         self.clock = ManualClock(LATER_MS)
@@ -79,40 +80,34 @@ class TierWorld:
         )
         self.uploads = CatalogUploads(
             *(self.engine, self.checkpointer, self.catalog, self.objects, STORE_ID),
-            *(folder / "uploads", 0.0, 1.0),
-            nudge_seconds=3600.0,
+            *(folder / "uploads", 0.0, 1.0, timings),
         )
         self.jobs = SomeJobs()
         self.garbage = ObedientGarbage(
             *(self.engine, self.checkpointer, self.catalog, self.objects, self.uploads),
-            *(self.pending, self.jobs),
-            **{"grace_seconds": 0.0, "orphan_age_seconds": 0.0, **garbage},
+            *(self.pending, self.jobs, timings),
         )
 
     @asynccontextmanager
     async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        self.engine.start(loop, self.catalog)
+        """As assemble.py starts and stops it; what a test enters in `parts` stops first."""
+        self.engine.start(asyncio.get_running_loop(), self.catalog)
+        self.group = group
         async with AsyncExitStack() as stack:
             stack.callback(self.catalog.close)
             stack.push_async_callback(self.journal.close)
             stack.push_async_callback(self.checkpointer.close)
-            self.uploads.start(loop)
-            stack.push_async_callback(self.uploads.close)
+            await stack.enter_async_context(self.uploads.running(group))
             await stack.enter_async_context(self.checkpointer.running(group))
-            self.garbage.start(loop)
-            stack.push_async_callback(self.garbage.close)
+            await stack.enter_async_context(self.garbage.running(group))
             await stack.enter_async_context(self.flusher.running(group))
+            self.parts = await stack.enter_async_context(AsyncExitStack())
             yield
 
     # What happens in it
 
     async def submit(self, command: AnyCommand) -> Outcome:
-        def call(done: Callable[[Outcome], None]) -> None:
-            self.engine.submit(command, lambda _, outcome: done(outcome), None)
-
-        outcome: Outcome = await told(call)
-        return outcome
+        return await self.engine.perform(command)
 
     async def create(self, path: bytes, data: bytes = b"content") -> Stream:
         command = CreateStream(self.clock.now_ms(), path, b"text/plain", data=data, count=1)
@@ -135,39 +130,31 @@ class TierWorld:
 
     async def upload(self) -> None:
         """A checkpoint, and the catalog's copy of it in the store."""
-        count = self.uploads.count
+        uploaded = asyncio.Event()
+        self.uploads.after.append(uploaded.set)
         await self.checkpoint()
-        while self.uploads.count == count:
-            await asyncio.sleep(0.002)
+        await uploaded.wait()
+        self.uploads.after.remove(uploaded.set)
 
     async def look(self) -> Report:
-        report: Report = await told(self.garbage.look)
-        return report
+        return await self.garbage.look()
 
     async def collect(self) -> list[str]:
         """Names of what is gone now."""
-        collected: Collected = await told(self.garbage.collect)
-        if collected.error is not None:
-            raise collected.error
-        return [item.name for item in collected.items]
+        items, error = await self.garbage.collect()
+        if error is not None:
+            raise error
+        return [item.name for item in items]
 
     async def find_orphans(self) -> None:
-        assert await told(self.garbage.find_orphans) is None
+        await self.garbage.find_orphans()
 
     def names(self, prefix: str) -> list[str]:
         return sorted(info.name for info in self.objects.list(prefix))
 
 
-async def told(call: Callable[[Callable[[Any], None]], None]) -> Any:
-    """What the callback is called with."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    call(future.set_result)
-    return await future
-
-
 @asynccontextmanager
-async def tier(folder: Path, **garbage: Any) -> AsyncIterator[TierWorld]:
-    world = TierWorld(folder, **garbage)
+async def tier(folder: Path, timings: Timings = PATIENCE) -> AsyncIterator[TierWorld]:
+    world = TierWorld(folder, timings)
     async with asyncio.TaskGroup() as group, world.running(group):
-        world.group = group
         yield world

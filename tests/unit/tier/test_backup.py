@@ -14,11 +14,11 @@ from millstream.tier.backup import (
     list_manifests,
     load_file,
     load_manifest,
-    manifest_name,
     store_file,
     store_manifest,
 )
 from millstream.tier.catalog import Changes, StreamRow
+from millstream.tier.object_kinds import manifest_name
 from millstream.tier.objects import ColdSettings, ObjectStore
 from tests.unit.tier.catalog_world import STORE, id_for, open_catalog
 
