@@ -7,7 +7,6 @@ from the moment the work begins until it is told to stop; then the work must get
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import inspect
 import json
@@ -194,9 +193,7 @@ ORPHANS = Work(
 
 async def _start_eviction(world: World, streams_max: int) -> None:
     world.eviction = Eviction(world.engine, streams_max, HASTY)
-    running = contextlib.AsyncExitStack()
-    await running.enter_async_context(world.eviction.running(world.group))
-    world.at_close.append(running.aclose)
+    await world.parts.enter_async_context(world.eviction.running(world.group))
 
 
 async def _stored_stream(world: World) -> Any:
