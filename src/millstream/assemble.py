@@ -30,6 +30,7 @@ from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics, Readiness
+from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
@@ -76,6 +77,7 @@ from millstream.limits import (
     SSE_BUFFER_BYTES,
     WINDOW_THREADS,
 )
+from millstream.protocol.webhook_urls import AllowedReceivers
 from millstream.recover import RESTORED, recover
 from millstream.state.commands import NoOp
 from millstream.state.machine import StateMachine
@@ -184,6 +186,13 @@ def _tls_context(config: Config) -> ssl.SSLContext | None:
     return context
 
 
+def _allowed_receivers(config: Config) -> AllowedReceivers:
+    try:
+        return AllowedReceivers(config.webhook_allow)
+    except ValueError as error:
+        raise StartupError(f"--webhook-allow: {error}") from error
+
+
 def _log_request(entry: Entry) -> None:
     logger.info(ACCESS_EVENT, **entry._asdict())
 
@@ -217,21 +226,22 @@ def _build_handlers(
     cold_reads: ColdReads,
     paths: StreamPaths,
     tag_id: str,
-    scheme: str,
+    own_urls: OwnUrls,
+    allowed: AllowedReceivers,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
     reads = Reads(engine, cold_reads, clock, tag_id, config.page_bytes, compression)
     return Handlers(
-        writes=Writes(engine, reads, paths, clock, scheme, bodies),
+        writes=Writes(engine, reads, paths, clock, own_urls, bodies),
         reads=reads,
         long_polls=LongPolls(engine, reads, clock, loop, config.long_poll_timeout),
         sse=SseReaders(engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat),
         namespace=NamespaceApi(engine, clock, compression),
-        snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
+        snapshots=Snapshots(engine, reads, blobs, clock, own_urls, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock, bodies),
-        control=SubscriptionRoutes(engine, reads, clock, scheme),
+        control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
     )
 
 
@@ -435,11 +445,13 @@ async def _running(
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     tls = _tls_context(config)
+    allowed = _allowed_receivers(config)
     storage = await asyncio.to_thread(open_storage, config, stop, faults)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
     engine.failed = lambda: stop.request(exit_code=1)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
+    own_urls = OwnUrls(scheme, config.public_url)
     cold = (
         None if storage.disk is None else ColdTier(config, engine, storage, storage.disk, timings)
     )
@@ -451,11 +463,11 @@ async def _running(
     )
     bodies = LargeBodies(config.max_append_messages)
     handlers = _build_handlers(
-        config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), scheme
+        config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), own_urls, allowed
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
-    wakes = Driver(engine, WebhookSender(loop, faults=faults))
+    subscriptions = Driver(engine, WebhookSender(faults, allowed), timings, config.public_url)
     server = Server(
         app,
         _http_limits(config),
@@ -475,7 +487,9 @@ async def _running(
         handlers.long_polls,
         handlers.sse,
         None if cold is None else cold.numbers,
+        subscriptions.numbers,
     )
+    driving = contextlib.AsyncExitStack()
     try:
         bodies.start(loop)
         blobs.start(loop)
@@ -484,10 +498,12 @@ async def _running(
         if cold is None:
             engine.after_batch.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
-        wakes.start(loop)
+        group = await driving.enter_async_context(asyncio.TaskGroup())
+        await driving.enter_async_context(subscriptions.running(group))
         if cold is not None:
             cold.start(loop)
         address = await _listen(server, config, tls)
+        own_urls.listening = server.address
         readiness.is_open = True
         if pipeline is not None:
             pipeline.start(loop, f"{scheme}://{_reachable(address)}")
@@ -505,7 +521,7 @@ async def _running(
         engine.end_watchers()
         await server.close(config.shutdown_timeout)
         await bodies.close()
-        wakes.stop()
+        await driving.aclose()
         engine.lifetimes.stop()
         engine.submit_and_forget(NoOp(clock.now_ms()))
         cold_reads.close()

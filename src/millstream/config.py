@@ -121,6 +121,18 @@ def parse_endpoint(text: str) -> str:
     return text.rstrip("/")
 
 
+def parse_public_url(text: str) -> str:
+    match = _ENDPOINT.fullmatch(text)
+    if text and (match is None or int(match[1] or 0) > 65535):
+        raise InvalidSetting(f"{text!r} is not an address such as https://streams.example.org")
+    return text.rstrip("/")
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """Separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def _setting(
     default: Any,
     parse: Callable[[str], Any],
@@ -329,6 +341,23 @@ class Config:
         None, Path, "FILE", "certificate chain (PEM); turns on HTTPS together with --tls-key"
     )
     tls_key: Path | None = _setting(None, Path, "FILE", "private key (PEM) of --tls-cert")
+    public_url: str = _setting(
+        "",
+        parse_public_url,
+        "URL",
+        "how clients and workers reach this server, such as https://streams.example.org behind a "
+        "proxy: absolute URLs in answers and webhooks begin with it",
+        default_text="the Host of the request",
+    )
+    webhook_allow: tuple[str, ...] = _setting(
+        (),
+        parse_list,
+        "HOST",
+        "a host, host:port or network (10.0.0.0/8) that webhooks may go to though it is not "
+        "public, over plain http too; may be given more than once",
+        default_text="none",
+        many=True,
+    )
     cors_origin: str = _setting(
         "*", str, "ORIGIN", "Access-Control-Allow-Origin of every answer; empty turns CORS off"
     )

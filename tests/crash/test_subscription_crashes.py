@@ -20,7 +20,7 @@ import pytest
 from tests.conformance.subscribers import Control, Notification, Receiver
 from tests.crash.rounds import DrainedServer
 from tests.support.http import Client
-from tests.support.server import free_port
+from tests.support.server import LOCAL_WEBHOOKS, free_port
 
 LIVES = 6
 STREAMS = [f"events/{number}" for number in range(3)]
@@ -179,7 +179,7 @@ def test_acks_are_kept_and_wakes_are_not_lost(seed: int, tmp_path: Path) -> None
     print(f"seed {seed}")
     story = Story(seed, tmp_path / "data")
     receiver = Receiver(story.receive)
-    flags = SMALL_LOG if seed % 2 else ()
+    flags = (*LOCAL_WEBHOOKS, *(SMALL_LOG if seed % 2 else ()))
     try:
         for life in range(LIVES):
             server = DrainedServer(story.data_dir, *flags, port=story.port)
