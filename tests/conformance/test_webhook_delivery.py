@@ -295,3 +295,24 @@ def test_nobody_there_is_a_problem() -> None:
     with listening(answer_with(DONE)) as port:
         pass
     assert "ConnectionRefusedError" in send(f"http://127.0.0.1:{port}/").problem
+
+
+def test_a_fault_of_the_program_is_an_answer_too_and_the_next_one_goes() -> None:
+    faults, errors = Faults(), [KeyError("injected"), MemoryError("injected")]
+
+    async def resolve(target: WebhookTarget) -> list[str]:
+        if errors:
+            raise errors.pop()
+        raise OSError("no such host")
+
+    async def story() -> None:
+        sender = WebhookSender(faults, AllowedReceivers(LOOPBACK), resolve)
+        for failing in (["webhooks"], ["webhooks"], []):
+            answer = await sender.send(webhook)
+            assert answer.outcome == "failed"
+            assert list(faults.failing()) == failing
+        assert sender.outcomes == {"delivered": 0, "refused": 0, "failed": 3}
+
+    webhook = Webhook("http://localhost:1/", b"{}", lambda body: "signed", 5.0)
+    asyncio.run(story())
+    assert faults.counts["webhooks"] == 2

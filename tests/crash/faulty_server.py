@@ -10,22 +10,27 @@ from __future__ import annotations
 import asyncio
 import errno
 import importlib
+import inspect
 import os
 import random
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from millstream.api.jobs import JobRoutes
 from millstream.cli.main import main
 from millstream.engine.engine import Engine
+from millstream.engine.timings import Backoff, Timings
 from millstream.http.message import Request
 from millstream.jobs.compaction import Policy
 from millstream.journal.contract import Entry
 from millstream.journal.wal import WalJournal
 from millstream.limits import KIB
+from millstream.subscriptions.driver import Driver
+from millstream.subscriptions.webhooks import WebhookSender
 from tests.cold.impatient import make_impatient
 
 MODULE = "tests.crash.faulty_server"
@@ -61,8 +66,10 @@ STEPS = [
     ("jobs.segment_swaps", "SegmentSwaps.swap", False),
     ("jobs.segment_swaps", "ReplaceSegments", False),
     ("subscriptions.webhooks", "WebhookSender._post", True),
-    ("subscriptions.driver", "Driver._act", False),
+    ("subscriptions.driver", "Driver._take_up", False),
+    ("subscriptions.driver", "Driver._command", False),
     ("subscriptions.driver", "Driver._delivery", False),
+    ("subscriptions.driver", "Driver._report", False),
     ("subscriptions.driver", "issue_token", False),
     ("cold.eviction", "Eviction.check", False),
 ]
@@ -119,7 +126,15 @@ def make_faulty(module: str, name: str, *, also_after: bool) -> None:
             faults.maybe(f"{name}, after it")
         return result
 
-    setattr(owner, attribute, faulty)
+    async def faulty_coroutine(*args: Any, **fields: Any) -> Any:
+        faults.maybe(name)
+        result = await original(*args, **fields)
+        if also_after:
+            faults.maybe(f"{name}, after it")
+        return result
+
+    is_coroutine = inspect.iscoroutinefunction(original)
+    setattr(owner, attribute, faulty_coroutine if is_coroutine else faulty)
 
 
 def make_apply_faulty() -> None:
@@ -169,11 +184,12 @@ def make_replies_faulty() -> None:
 def make_hasty() -> None:
     """Back-offs that a test can wait for, and compactions of next to nothing."""
     services = ("flusher", "checkpointer", "catalog_uploads", "garbage", "retention")
-    for name in (*(f"cold.{name}" for name in services), "subscriptions.driver"):
-        module = importlib.import_module(f"millstream.{name}")
+    for name in services:
+        module = importlib.import_module(f"millstream.cold.{name}")
         for constant, value in (("RETRY_SECONDS_MIN", 0.02), ("RETRY_SECONDS_MAX", 0.2)):
             if hasattr(module, constant):
                 setattr(module, constant, value)
+    make_driver_hasty()
     init = JobRoutes.__init__
     policy = Policy(target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, depth_min=3)
 
@@ -182,6 +198,23 @@ def make_hasty() -> None:
         init(self, *args, **fields)
 
     JobRoutes.__init__ = begun  # type: ignore[method-assign]
+
+
+def make_driver_hasty() -> None:
+    init = Driver.__init__
+
+    def begun(
+        self: Driver,
+        engine: Engine,
+        sender: WebhookSender,
+        timings: Timings,
+        public_url: str = "",
+    ) -> None:
+        retry = Backoff(0.02, 0.2)
+        hasty = replace(timings, subscription_retry=retry, subscription_refused=0.02)
+        init(self, engine, sender, hasty, public_url)
+
+    Driver.__init__ = begun  # type: ignore[method-assign]
 
 
 def arm() -> None:

@@ -8,6 +8,7 @@ are judged twice: here, as they are written, and again by every address they res
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from ipaddress import (
@@ -94,21 +95,17 @@ class AllowedReceivers:
 
 
 def _parse_allowed(text: str) -> _Allowed:
-    port, with_port = None, _ALLOWED.fullmatch(text)
-    host = text
-    if with_port is not None:
-        host, port = with_port[1], int(with_port[2])
+    with_port = _ALLOWED.fullmatch(text)
+    host, port = (with_port[1], int(with_port[2])) if with_port else (text, None)
     host = host.strip("[]").removesuffix(".")
-    try:
-        return _Allowed(None, ip_network(host), port)
-    except ValueError:
-        is_name = _HOST_NAME.fullmatch(host) and not _NUMBER.fullmatch(host.rpartition(".")[2])
-        if not is_name or (port is not None and not 0 < port < 65536):
-            raise ValueError(
-                f"{text!r} is no host, host:port or network such as localhost, 10.0.0.7:8080 "
-                "or 10.0.0.0/8"
-            ) from None
-    return _Allowed(host, None, port)
+    if port is None or 0 < port < 65536:
+        with contextlib.suppress(ValueError):
+            return _Allowed(None, ip_network(host), port)
+        if _HOST_NAME.fullmatch(host) and not _NUMBER.fullmatch(host.rpartition(".")[2]):
+            return _Allowed(host, None, port)
+    raise ValueError(
+        f"{text!r} is no host, host:port or network such as localhost, 10.0.0.7:8080 or 10.0.0.0/8"
+    )
 
 
 def _is_within(address: Address, network: Network) -> bool:

@@ -35,7 +35,6 @@ from millstream.limits import (
     WEBHOOKS_AT_ONCE,
     WEBHOOKS_DESCRIPTORS_SHARE,
     WEBHOOKS_PER_RECEIVER,
-    WEBHOOKS_RETRIED_SHARE,
 )
 from millstream.protocol.wake_tokens import issue_token
 from millstream.protocol.webhook_signatures import signer_of
@@ -80,7 +79,7 @@ def webhook_turns() -> Turns:
     at_once = WEBHOOKS_AT_ONCE
     if descriptors != resource.RLIM_INFINITY:
         at_once = max(min(at_once, descriptors // WEBHOOKS_DESCRIPTORS_SHARE), 1)
-    return Turns(at_once, max(at_once // WEBHOOKS_RETRIED_SHARE, 1), WEBHOOKS_PER_RECEIVER)
+    return Turns(at_once, WEBHOOKS_PER_RECEIVER)
 
 
 class Trouble(NamedTuple):
