@@ -241,6 +241,41 @@ def test_a_hundred_thousand_idle_subscriptions_cost_no_task_no_timer_and_little_
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("feeds", [True, False])
+def test_a_receiver_that_feeds_itself_is_named_in_the_log_and_counted(
+    monkeypatch: pytest.MonkeyPatch, feeds: bool
+) -> None:
+    """Its delivery appends to the stream that it tells of, before it is answered."""
+    monkeypatch.setattr("millstream.subscriptions.watch.RUNAWAY_SECONDS", 0.3)
+
+    async def story(world: SubscriptionWorld) -> None:
+        stream = await world.create(b"a")
+        await world.subscribe("loop", HOOK, b"a")
+
+        async def feed(webhook: Webhook) -> Answer:
+            await world.append(stream)
+            return DONE
+
+        await world.append(stream)
+        if feeds:
+            world.sender.behave = feed
+            await until(lambda: world.driver.numbers().runaways)
+            world.sender.behave = world.sender.finish
+            await until(lambda: world.is_at_rest("loop"))
+        else:  # as busy, from outside and with pauses
+            began = time.monotonic()
+            while time.monotonic() - began < 0.7:
+                await until(lambda: world.is_at_rest("loop") and not world.driver._changed)
+                await asyncio.sleep(0)
+                await world.append(stream)
+        await until(lambda: not world.driver.numbers().runaways)
+
+    with structlog.testing.capture_logs() as logs:
+        run(story)
+    named = [line["subscription"] for line in logs if "without a pause" in line["event"]]
+    assert named == (["loop"] if feeds else [])
+
+
 # In trouble
 
 
