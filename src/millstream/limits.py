@@ -82,6 +82,7 @@ PATTERN_WEIGHT_MAX = 1000  # of all patterns that one new stream can meet: 20 ms
 LEASE_MS_MIN, LEASE_MS_MAX = 1000, 600_000  # the protocol's
 WEBHOOKS_AT_ONCE = 1024  # each waits for a server that is not ours, with a socket and some 50 KiB
 WEBHOOKS_DESCRIPTORS_SHARE = 4  # and one in so many of the files that the process may open
+WEBHOOKS_BEGUN_AT_ONCE = 20  # their bodies are made in one go: a millisecond, unless they are long
 WEBHOOKS_PER_RECEIVER = 8  # at once: keeps a quick receiver busy, and a dead one costs no more
 WEBHOOK_CONNECT_SECONDS_MAX = 5.0  # to one of several addresses; then the next one is tried
 WEBHOOK_HEADER_BYTES_MAX = 32 * KIB  # of an answer's head, as much as we take ourselves

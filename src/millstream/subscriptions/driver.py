@@ -33,6 +33,7 @@ from millstream.limits import (
     WAKE_STREAMS_MAX,
     WEBHOOK_SECONDS_MAX,
     WEBHOOKS_AT_ONCE,
+    WEBHOOKS_BEGUN_AT_ONCE,
     WEBHOOKS_DESCRIPTORS_SHARE,
     WEBHOOKS_PER_RECEIVER,
 )
@@ -247,9 +248,9 @@ class Driver:
             self._got_over(name)
             if isinstance(outcome, StreamError):
                 self._look_later(name, self._timings.subscription_refused)
-            elif outcome is Done.NOTHING:  # it came too late; something else may be due
-                self.attend((name,))
-            elif step is Step.ISSUE and subscription.is_webhook:
+            else:
+                self.attend((name,))  # a look that came meanwhile was for nothing
+            if step is Step.ISSUE and outcome is Done.ACCEPTED and subscription.is_webhook:
                 self._watch.woke(name, self._engine.clock.now_ms())
         finally:
             self._commanding.discard(name)
@@ -285,7 +286,10 @@ class Driver:
             self._turns.wait(receiver, name, is_retry=is_retry)
 
     def _send_some(self) -> None:
-        while (turn := self._turns.take()) is not None:
+        for _ in range(WEBHOOKS_BEGUN_AT_ONCE):
+            turn = self._turns.take()
+            if turn is None:
+                return
             subscription = self._engine.machine.subscriptions.by_id.get(turn.name)
             wake_id = None if subscription is None else _undelivered_wake(subscription)
             if subscription is None or wake_id is None or wake_id in self._sending:
@@ -293,6 +297,7 @@ class Driver:
             else:
                 self._sending.add(wake_id)
                 self._begin(self._deliver(turn, subscription, wake_id))
+        self._stirred.set()  # there may be more
 
     async def _deliver(self, turn: Turn, subscription: Subscription, wake_id: str) -> None:
         """Sends the webhook and tells the journal what came of it. When that cannot be told, the

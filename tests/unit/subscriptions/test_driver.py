@@ -7,7 +7,7 @@ import gc
 import importlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -95,6 +95,29 @@ def test_a_lease_ends_in_time_though_thousands_wait() -> None:
         await until(lambda: world.journal.count(ExpireLease))
         assert world.journal.count(ExpireLease) == 1
         assert len(world.driver._tasks) < 10
+
+    run(story)
+
+
+def test_what_follows_a_command_is_done_however_early_it_is_looked_at() -> None:
+    """A lease ends, and its work needs a wake at once; the look comes before the driver hears."""
+
+    async def story(world: SubscriptionWorld) -> None:
+        stream, driver = await world.create(b"a"), world.driver
+
+        async def accept(webhook: Webhook) -> Answer:
+            return Answer("", False, 202)
+
+        def attend(names: Iterable[str]) -> None:
+            driver.attend(names)
+            driver._look_at_some()
+
+        world.engine.attend_subscriptions = attend
+        world.sender.behave = accept
+        await world.subscribe("s", HOOK, b"a", lease_ms=1000)
+        await world.append(stream)
+        await until(lambda: len(world.sender.sent) == 2)
+        assert world.journal.count(ExpireLease) == 1
 
     run(story)
 
