@@ -188,7 +188,7 @@ def _tls_context(config: Config) -> ssl.SSLContext | None:
 
 def _allowed_receivers(config: Config) -> AllowedReceivers:
     try:
-        return AllowedReceivers(config.webhook_allow)
+        return AllowedReceivers(config.webhook_allow or ())
     except ValueError as error:
         raise StartupError(f"--webhook-allow: {error}") from error
 

@@ -25,6 +25,7 @@ _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(|ms|s|m|h)")
 _STORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 _KEYED_SCHEMES = ("s3", "s3a", "gs", "https")  # in others an @ separates container and account
 _ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:/[^\s@?#]*)?")
+_RECEIVER = re.compile(r"[\w.:/\[\]-]+")
 # What Kubernetes puts into the environment beside a service that is called like us.
 _ORCHESTRATED = re.compile(
     r"\w+(?:_SERVICE_HOST=|_SERVICE_PORT(?:_\w+)?=|_PORT=(?:tcp|udp|sctp):|_PORT_\d+_(?:TCP|UDP|SCTP)).*"
@@ -128,9 +129,15 @@ def parse_public_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def parse_list(text: str) -> tuple[str, ...]:
-    """Separated by commas."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def parse_receivers(text: str) -> tuple[str, ...]:
+    """Separated by commas. What each of them means is for protocol/webhook_urls.py to say."""
+    receivers = tuple(part.strip() for part in text.split(",") if part.strip())
+    for receiver in receivers:
+        if not _RECEIVER.fullmatch(receiver):
+            raise InvalidSetting(
+                f"{receiver!r} is no host, host:port or network such as 10.0.0.7:8080 or 10.0.0.0/8"
+            )
+    return receivers
 
 
 def _setting(
@@ -349,13 +356,12 @@ class Config:
         "proxy: absolute URLs in answers and webhooks begin with it",
         default_text="the Host of the request",
     )
-    webhook_allow: tuple[str, ...] = _setting(
-        (),
-        parse_list,
+    webhook_allow: tuple[str, ...] | None = _setting(
+        None,
+        parse_receivers,
         "HOST",
         "a host, host:port or network (10.0.0.0/8) that webhooks may go to though it is not "
         "public, over plain http too; may be given more than once",
-        default_text="none",
         many=True,
     )
     cors_origin: str = _setting(

@@ -128,16 +128,16 @@ def test_a_webhook_to_the_public_url_is_refused_and_beside_it_is_not() -> None:
 def test_absolute_urls_begin_with_the_public_url() -> None:
     flags = ("--public-url", f"{PUBLIC}/", *LOCAL_WEBHOOKS)
     with receiving() as receiver, serving(*flags) as (api, control):
-        shown = control.webhook("sub", receiver.url, pattern="x/*").json()
+        shown = control.webhook("sub", receiver.url, pattern="events/*").json()
         assert shown["webhook"]["signing"]["jwks_url"] == f"{PUBLIC}{CONTROL}/jwks.json"
-        created = api.put("/v1/stream/x/a", b"1", content_type=TEXT)
-        assert created.headers["location"] == f"{PUBLIC}/v1/stream/x/a"
+        created = api.put("/v1/stream/events/a", b"1", content_type=TEXT)
+        assert created.headers["location"] == f"{PUBLIC}/v1/stream/events/a"
         callback = receiver.wait().body["callback_url"]
         assert callback == f"{PUBLIC}{CONTROL}/subscriptions/sub/callback"
-        tail = api.tail("/v1/stream/x/a")
-        assert api.put(f"/x/a/snapshot/{tail}", b"snap", content_type=TEXT).status == 204
-        latest = api.get("/x/a/snapshot")
-        assert latest.headers["location"] == f"{PUBLIC}/x/a/snapshot/{tail}"
+        tail = api.tail("/v1/stream/events/a")
+        assert api.put(f"/events/a/snapshot/{tail}", b"snap", content_type=TEXT).status == 204
+        latest = api.get("/events/a/snapshot")
+        assert latest.headers["location"] == f"{PUBLIC}/events/a/snapshot/{tail}"
 
 
 def test_a_public_url_also_holds_for_subscriptions_that_were_made_before(tmp_path: Path) -> None:
