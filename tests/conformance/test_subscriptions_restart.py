@@ -22,7 +22,7 @@ from tests.conformance.subscribers import (
     verify,
     wake_events,
 )
-from tests.support.server import ServerProcess, running_server
+from tests.support.server import LOCAL_WEBHOOKS, ServerProcess, running_server
 
 CHECKPOINTED = ("--wal-segment-bytes", "4096", "--checkpoint-wal-bytes", "4096")
 Tell = Callable[[Api, Control], None]
@@ -35,12 +35,13 @@ def ending(request: pytest.FixtureRequest) -> str:
 
 def live_twice(data_dir: Path, ending: str, before: Tell, after: Tell) -> None:
     """`before` speaks to the first server, `after` to the one that follows on the same port."""
-    flags = CHECKPOINTED if "checkpoint" in ending else ()
+    is_checkpointed = "checkpoint" in ending
+    flags = (*LOCAL_WEBHOOKS, *(CHECKPOINTED if is_checkpointed else ()))
     server = ServerProcess(data_dir, *flags)
     try:
         with closing(Api(server)) as api:
             before(api, Control(api))
-            if flags:
+            if is_checkpointed:
                 write_a_checkpoint(api, data_dir)
         if ending == "SIGTERM":
             assert server.stop() == 0
@@ -234,7 +235,8 @@ def test_a_stop_does_not_wait_for_a_receiver(tmp_path: Path) -> None:
         time.sleep(8)
         return 200, b""
 
-    with receiving(sleep) as receiver, running_server(tmp_path / "data") as server:
+    data_dir = tmp_path / "data"
+    with receiving(sleep) as receiver, running_server(data_dir, *LOCAL_WEBHOOKS) as server:
         with closing(Api(server)) as api:
             control = Control(api)
             control.webhook("s", receiver.url, pattern="events/*", lease_ttl_ms=60_000)

@@ -46,6 +46,7 @@ HASTY = dataclasses.replace(  # back-offs that a test can wait for
     garbage_retry=HASTY_RETRY,
     retention_retry=HASTY_RETRY,
     subscription_retry=HASTY_RETRY,
+    subscription_refused=0.02,
 )
 
 # Module, what in it, and whether it may also fail when its work is done.
@@ -85,8 +86,10 @@ STEPS = [
     ("jobs.rewrites", "SegmentRewrites.check", True),
     ("jobs.rewrites", "SegmentRewrites.commit", False),
     ("subscriptions.webhooks", "WebhookSender._post", True),
-    ("subscriptions.driver", "Driver._act", False),
+    ("subscriptions.driver", "Driver._take_up", False),
+    ("subscriptions.driver", "Driver._command", False),
     ("subscriptions.driver", "Driver._delivery", False),
+    ("subscriptions.driver", "Driver._report", False),
     ("subscriptions.driver", "issue_token", False),
     ("cold.eviction", "Eviction._evict_some", True),
 ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from tests.crash.content import Kind
+from tests.support.server import LOCAL_WEBHOOKS
 
 WRITERS = 4
 LOGS = {"log-binary": Kind.BINARY, "log-text": Kind.TEXT, "log-json": Kind.JSON}
@@ -133,6 +134,7 @@ def _plan_generation(dice: random.Random, number: int, flags: tuple[str, ...]) -
             str(checkpoint_bytes),
             "--long-poll-timeout",
             "0.5",
+            *LOCAL_WEBHOOKS,
             *flags,
         ),
         start_up_kills=tuple(kills),

@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import random
+import signal
 import threading
 import time
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.subscribers import Control, Notification, Receiver
+from tests.conformance.subscribers import Control, Notification, Receiver, eventually, finish
+from tests.crash import dies_before_report
 from tests.crash.rounds import DrainedServer
 from tests.support.http import Client
-from tests.support.server import free_port
+from tests.support.server import LOCAL_WEBHOOKS, free_port
 
 LIVES = 6
 STREAMS = [f"events/{number}" for number in range(3)]
@@ -179,7 +181,7 @@ def test_acks_are_kept_and_wakes_are_not_lost(seed: int, tmp_path: Path) -> None
     print(f"seed {seed}")
     story = Story(seed, tmp_path / "data")
     receiver = Receiver(story.receive)
-    flags = SMALL_LOG if seed % 2 else ()
+    flags = (*LOCAL_WEBHOOKS, *(SMALL_LOG if seed % 2 else ()))
     try:
         for life in range(LIVES):
             server = DrainedServer(story.data_dir, *flags, port=story.port)
@@ -210,3 +212,27 @@ def run_last_life(story: Story, flags: tuple[str, ...]) -> None:
         story.stopping.set()
         worker.join(30)
         server.kill()
+
+
+def test_a_webhook_that_was_answered_but_not_reported_is_sent_again(tmp_path: Path) -> None:
+    receiver, path = Receiver(finish), "/v1/stream/events/a"
+    try:
+        server = DrainedServer(tmp_path, *LOCAL_WEBHOOKS, module=dies_before_report.MODULE)
+        with contextlib.closing(server.client()) as client:
+            assert Control(client).webhook("push", receiver.url, pattern="events/*").status == 201
+            assert client.put(path, b"1", content_type="text/plain").status == 201
+        assert server.process.wait(30) == -signal.SIGKILL
+        server.kill()
+        assert len(receiver.received) == 1
+        server = DrainedServer(tmp_path, *LOCAL_WEBHOOKS)
+        try:
+            again = receiver.wait(2, seconds=30)
+            assert again.body["wake_id"] == receiver.received[0].body["wake_id"]
+            with contextlib.closing(server.client()) as client:
+                control, tail = Control(client), client.head(path).next_offset
+                eventually(lambda: control.acked("push", "events/a") == tail, 30)
+        finally:
+            server.kill()
+    finally:
+        receiver.close()
+    assert len(receiver.received) == 2

@@ -25,6 +25,10 @@ MOSTLY_COLD = (
 )
 
 
+# Receivers of webhooks are on this machine, which the server does not call unless it is told to.
+LOCAL_WEBHOOKS = ("--webhook-allow", "127.0.0.0/8")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -22,6 +22,7 @@ from millstream.faults import Faults
 from millstream.http.message import Request
 from millstream.http.server import Server
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Journal
+from millstream.subscriptions.watch import SubscriptionNumbers
 
 _TEXT = b"content-type: text/plain\r\ncache-control: no-store\r\n"
 _JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
@@ -95,6 +96,7 @@ class Metrics:
         polls: LongPolls,
         sse: SseReaders,
         cold: Callable[[], ColdNumbers] | None = None,
+        subscriptions: Callable[[], SubscriptionNumbers] | None = None,
     ) -> None:
         self._server = server
         self._engine = engine
@@ -102,6 +104,7 @@ class Metrics:
         self._sse = sse
         self._compression = polls.reads.compression
         self._cold = cold
+        self._subscriptions = subscriptions
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -136,6 +139,8 @@ class Metrics:
         yield readers
         yield from self._collect_journal()
         yield from self._collect_state()
+        if self._subscriptions is not None:
+            yield from _collect_subscriptions(self._subscriptions())
         yield self._unexpected_errors()
         if self._cold is not None:
             yield from _collect_cold(self._cold())
@@ -199,6 +204,36 @@ class Metrics:
         yield GaugeMetricFamily(
             "millstream_resident_streams", "Streams in memory", len(machine.by_id)
         )
+
+
+def _collect_subscriptions(numbers: SubscriptionNumbers) -> Iterable[Metric]:
+    yield GaugeMetricFamily(
+        "millstream_subscriptions", "Subscriptions, busy or not", numbers.subscriptions
+    )
+    yield GaugeMetricFamily(
+        "millstream_wakes_in_flight", "Wakes that are not over yet", numbers.wakes_in_flight
+    )
+    webhooks = CounterMetricFamily(
+        "millstream_webhooks", "Webhooks sent, by what came of it", labels=["outcome"]
+    )
+    for outcome, count in numbers.webhooks.items():
+        webhooks.add_metric([outcome], count)
+    yield webhooks
+    yield GaugeMetricFamily(
+        "millstream_wake_retries_waiting",
+        "Wakes that could not be delivered and are tried again",
+        numbers.retries_waiting,
+    )
+    yield GaugeMetricFamily(
+        "millstream_oldest_undelivered_wake_seconds",
+        "For how long the oldest wake waits to be delivered, since the start of the server at most",
+        numbers.oldest_undelivered_seconds,
+    )
+    yield GaugeMetricFamily(
+        "millstream_runaway_subscriptions",
+        "Subscriptions that wake without a pause, as one does that feeds itself",
+        numbers.runaways,
+    )
 
 
 def _collect_cold(cold: ColdNumbers) -> Iterable[Metric]:

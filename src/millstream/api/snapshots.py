@@ -6,6 +6,7 @@ import secrets
 from typing import NamedTuple
 
 from millstream.api.errors import respond_error
+from millstream.api.own_urls import OwnUrls
 from millstream.api.reads import NO_STORE, Reads
 from millstream.clock import Clock
 from millstream.cold.blob_worker import BlobWorker
@@ -45,14 +46,14 @@ class Snapshots:
         reads: Reads,
         blobs: BlobWorker,
         clock: Clock,
-        scheme: str,
+        own_urls: OwnUrls,
         bytes_max: int,
     ) -> None:
         self._engine = engine
         self._reads = reads
         self._blobs = blobs
         self._clock = clock
-        self._scheme = scheme
+        self._own_urls = own_urls
         self._bytes_max = bytes_max
 
     # Publish
@@ -131,8 +132,7 @@ class Snapshots:
 
     def redirect(self, request: Request, key: bytes) -> None:
         snapshot = _snapshot_of(self._reads.find(key))
-        host = request.headers.get(b"host", b"").decode("latin-1")
-        root = f"{self._scheme}://{host}" if host else ""
+        root = self._own_urls.root(request) or ""
         path = request.path.decode("latin-1")
         headers = (
             f"location: {root}{path}/{snapshot.offset}\r\n"

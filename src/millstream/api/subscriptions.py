@@ -5,7 +5,6 @@ What workers do with a wake (callback, claim, ack, release) is next door in wake
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import msgspec
 
 from millstream.api.control import parse_body, respond_json, stream_key_of
 from millstream.api.errors import respond_error
+from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import CONTROL_ROOT, normal_pattern
 from millstream.api.reads import Reads
 from millstream.api.wakes import WakeRoutes
@@ -27,6 +27,7 @@ from millstream.errors import (
     StreamError,
     SubscriptionNotFound,
     TooManyPatterns,
+    WebhookUrlRejected,
 )
 from millstream.http.message import Request
 from millstream.limits import (
@@ -45,7 +46,7 @@ from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.patterns import parse_pattern, path_of
 from millstream.protocol.wake_tokens import KEY_BYTES
 from millstream.protocol.webhook_signatures import SEED_BYTES, signer_of
-from millstream.protocol.webhook_urls import parse_webhook_url
+from millstream.protocol.webhook_urls import AllowedReceivers, parse_webhook_url
 from millstream.state.commands import (
     CreateSubscription,
     DeleteSubscription,
@@ -58,7 +59,6 @@ from millstream.state.subscription import Subscription
 
 _JWKS = b"content-type: application/jwk-set+json\r\ncache-control: public, max-age=300\r\n"
 _NO_STORE = b"cache-control: no-store\r\n"
-_HOST = re.compile(rb"[A-Za-z0-9._~-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 _CREATE_STATUS = {Done.CREATED: 201, Done.EXISTED: 200}
 
 
@@ -110,10 +110,18 @@ def parse_route(raw_path: bytes) -> Route | None:
 class SubscriptionRoutes:
     """Everything below `/v1/stream/__ds`."""
 
-    def __init__(self, engine: Engine, reads: Reads, clock: Clock, scheme: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        reads: Reads,
+        clock: Clock,
+        own_urls: OwnUrls,
+        allowed: AllowedReceivers,
+    ) -> None:
         self._engine = engine
         self._clock = clock
-        self._scheme = scheme
+        self._own_urls = own_urls
+        self._allowed = allowed
         wakes = WakeRoutes(engine, reads, clock)
         self._posts: dict[bytes, Callable[[Request, str], None]] = {
             b"streams": self._link,
@@ -200,6 +208,8 @@ class SubscriptionRoutes:
             self._base_url(request),
             self._clock.now_ms(),
         )
+        if command.webhook_url is not None:
+            self._check_webhook(command.webhook_url, command.base_url)
         if command.pattern is not None:
             self._check_pattern(command.pattern, subscription_id)
         if self._engine.machine.subscriptions.keys is None:
@@ -224,11 +234,20 @@ class SubscriptionRoutes:
             )
 
     def _base_url(self, request: Request) -> str:
-        """As the client reached us: workers will be sent there."""
-        host = request.headers.get(b"host", b"")
-        if not _HOST.fullmatch(host):
+        """Workers will be sent there."""
+        root = self._own_urls.root(request)
+        if root is None:
             raise InvalidSubscriptionRequest("callback URLs are built on Host; send a valid one")
-        return f"{self._scheme}://{host.decode()}"
+        return root
+
+    def _check_webhook(self, url: str, base_url: str) -> None:
+        """Raises WebhookUrlRejected."""
+        target = parse_webhook_url(url, self._allowed)
+        if self._own_urls.leads_here(target, base_url):
+            raise WebhookUrlRejected(
+                "webhook.url leads back to this server: an append that wakes would be answered by "
+                "another append, for ever. Name a receiver of your own"
+            )
 
     def _created(self, waiting: tuple[Request, str], outcome: Outcome) -> None:
         request, subscription_id = waiting
@@ -264,10 +283,11 @@ class SubscriptionRoutes:
     def _describe_webhook(self, subscription: Subscription) -> dict[str, Any] | None:
         if not subscription.is_webhook:
             return None
+        base_url = self._own_urls.public_url or subscription.base_url
         signing = {
             "alg": "ed25519",
             "kid": signer_of(self._signing_seed()).kid,
-            "jwks_url": subscription.base_url + (CONTROL_ROOT + b"jwks.json").decode(),
+            "jwks_url": base_url + (CONTROL_ROOT + b"jwks.json").decode(),
         }
         return {"url": subscription.config.webhook_url, "signing": signing}
 
@@ -298,7 +318,7 @@ class SubscriptionRoutes:
 def _create_command(
     body: SubscriptionBody, subscription_id: str, base_url: str, now_ms: int
 ) -> CreateSubscription:
-    """Raises InvalidSubscriptionRequest or WebhookUrlRejected."""
+    """Raises InvalidSubscriptionRequest. Where its webhook leads is not judged here."""
     if not LEASE_MS_MIN <= body.lease_ttl_ms <= LEASE_MS_MAX:
         raise InvalidSubscriptionRequest(
             f"lease_ttl_ms must be a whole number from {LEASE_MS_MIN} to {LEASE_MS_MAX}"
@@ -321,7 +341,6 @@ def _create_command(
     if body.type == "webhook":
         if body.webhook is None or body.wake_stream is not None:
             raise InvalidSubscriptionRequest("a webhook subscription has webhook.url, and no more")
-        parse_webhook_url(body.webhook.url)
         command.webhook_url = body.webhook.url
     elif body.type == "pull-wake":
         if not body.wake_stream or body.webhook is not None:

@@ -6,6 +6,7 @@ from millstream.api import arguments
 from millstream.api.errors import respond_error
 from millstream.api.forks import find_fork_place
 from millstream.api.large_bodies import LargeBodies, is_large_json
+from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
 from millstream.clock import Clock
@@ -36,7 +37,7 @@ class Writes:
         reads: Reads,
         paths: StreamPaths,
         clock: Clock,
-        scheme: str,
+        own_urls: OwnUrls,
         bodies: LargeBodies,
     ) -> None:
         self._engine = engine
@@ -46,7 +47,7 @@ class Writes:
         self._by_path = engine.machine.residents.by_path
         self._paths = paths
         self._clock = clock
-        self._scheme = scheme.encode()
+        self._own_urls = own_urls
         self._bodies = bodies
 
     # Append and close
@@ -291,8 +292,8 @@ class Writes:
         request.respond(_CREATE_STATUS[outcome], headers + _NO_STORE)
 
     def _location(self, request: Request) -> bytes:
-        host = request.headers.get(b"host", b"localhost")
-        return b"location: %b://%b%b\r\n" % (self._scheme, host, request.path)
+        root = self._own_urls.root(request) or ""
+        return b"location: %b%b\r\n" % (root.encode(), request.path)
 
     # Delete
 

@@ -60,6 +60,7 @@ class Server:
         self.is_closing = False
         self.tick = 1
         self._fixed_headers = fixed_headers
+        self.address: tuple[str, int] | None = None  # once it listens
         self._listener: asyncio.Server | None = None
         self._empty: asyncio.Event | None = None  # set once the last connection is gone
         self._set_leads()
@@ -72,7 +73,8 @@ class Server:
             lambda: connection(self), host, port, ssl=tls, backlog=4096, reuse_port=False
         )
         name = self._listener.sockets[0].getsockname()
-        return name[0], name[1]
+        self.address = name[0], name[1]
+        return self.address
 
     def _set_leads(self) -> None:
         """What answers begin with, by status: the date is of this second."""

@@ -1,15 +1,24 @@
 """Which webhook URLs are acceptable, and which addresses a webhook may be sent to.
 
-A webhook makes the server call an address of somebody else's choice, so it must not reach what
-only the server can reach. Plain http is for a receiver on the same machine; everything else is
-https to a public address. Names are judged twice: here, as they are written, and again by every
-address they resolve to.
+A webhook makes the server call an address that a client chose, so it must not reach what only the
+server can reach: https to public addresses, and nothing else. Receivers on the same machine or in
+a private network, and plain http, are for those that the operator names (`--webhook-allow`). Names
+are judged twice: here, as they are written, and again by every address they resolve to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from collections.abc import Iterable
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,12 +27,13 @@ from millstream.errors import WebhookUrlRejected
 URL_BYTES_MAX = 2048
 
 Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
 
 _PRINTABLE = re.compile(r"[!-~]+")
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
+_ALLOWED = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/]+):([0-9]{1,5})")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_LOCAL = IPv4Network("127.0.0.0/24")
-_LOOPBACK = IPv4Network("127.0.0.0/8")
+_LOOPBACKS: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 _TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64: the last four bytes are an IPv4 address
 _METADATA = frozenset((IPv4Address("168.63.129.16"),))  # a cloud's, in public space
 _METADATA_NAMES = frozenset(("metadata.google.internal", "metadata"))
@@ -36,13 +46,76 @@ class WebhookTarget(NamedTuple):
     path: str  # with the query
     authority: str  # what the Host header says
 
-    @property
-    def is_local(self) -> bool:
-        """A receiver on the same machine, the one use of plain http."""
-        return not self.is_tls
+
+class _Allowed(NamedTuple):
+    """A name or a network, at one port or at any."""
+
+    name: str | None
+    network: Network | None
+    port: int | None
+
+    def fits_port(self, port: int) -> bool:
+        return self.port is None or self.port == port
 
 
-def parse_webhook_url(url: str) -> WebhookTarget:
+class AllowedReceivers:
+    """Receivers that the operator trusts wherever they are, over plain http too."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        """Hosts, host:port and networks such as 10.0.0.0/8. Raises ValueError for anything else."""
+        self._allowed = tuple(_parse_allowed(text.strip().lower()) for text in texts)
+
+    def has_name(self, target: WebhookTarget) -> bool:
+        """The name itself is trusted: whatever it resolves to."""
+        return any(
+            allowed.name == target.host and allowed.fits_port(target.port)
+            for allowed in self._allowed
+        )
+
+    def has_address(self, target: WebhookTarget, address: Address) -> bool:
+        return any(_is_within(address, network) for network in self._networks(target))
+
+    def may_have(self, target: WebhookTarget) -> bool:
+        """Whether a name could resolve to an address that is in."""
+        if target.host == "localhost":
+            return any(
+                network.overlaps(other)
+                for network in self._networks(target)
+                for other in _LOOPBACKS
+                if network.version == other.version
+            )
+        return bool(self._networks(target))
+
+    def _networks(self, target: WebhookTarget) -> list[Network]:
+        return [
+            allowed.network
+            for allowed in self._allowed
+            if allowed.network is not None and allowed.fits_port(target.port)
+        ]
+
+
+def _parse_allowed(text: str) -> _Allowed:
+    with_port = _ALLOWED.fullmatch(text)
+    host, port = (with_port[1], int(with_port[2])) if with_port else (text, None)
+    host = host.strip("[]").removesuffix(".")
+    if port is None or 0 < port < 65536:
+        with contextlib.suppress(ValueError):
+            return _Allowed(None, ip_network(host), port)
+        if _HOST_NAME.fullmatch(host) and not _NUMBER.fullmatch(host.rpartition(".")[2]):
+            return _Allowed(host, None, port)
+    raise ValueError(
+        f"{text!r} is no host, host:port or network such as localhost, 10.0.0.7:8080 or 10.0.0.0/8"
+    )
+
+
+def _is_within(address: Address, network: Network) -> bool:
+    return address.version == network.version and address in network
+
+
+NONE_ALLOWED = AllowedReceivers()
+
+
+def parse_webhook_url(url: str, allowed: AllowedReceivers = NONE_ALLOWED) -> WebhookTarget:
     """Raises WebhookUrlRejected, also for a host that is an address not to be reached."""
     if len(url) > URL_BYTES_MAX or not _PRINTABLE.fullmatch(url) or "\\" in url:
         raise WebhookUrlRejected(
@@ -60,25 +133,28 @@ def parse_webhook_url(url: str) -> WebhookTarget:
     if parts.scheme not in ("http", "https"):
         raise WebhookUrlRejected("webhook.url must use https")
     is_tls = parts.scheme == "https"
-    _judge_host(host, is_tls)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return WebhookTarget(is_tls, host, port or (443 if is_tls else 80), path, parts.netloc)
+    target = WebhookTarget(is_tls, host, port or (443 if is_tls else 80), path, parts.netloc)
+    _judge_host(target, allowed)
+    return target
 
 
-def _judge_host(host: str, is_tls: bool) -> None:
-    address = _parse_address(host)
-    if not is_tls:
-        if host != "localhost" and not (isinstance(address, IPv4Address) and address in _LOCAL):
-            raise WebhookUrlRejected("plain http is only for localhost and 127.0.0.x; use https")
-    elif address is not None:
-        if not is_public(address):
-            raise WebhookUrlRejected("webhook.url must not be a private or local address")
-    elif not _HOST_NAME.fullmatch(host):
+def _judge_host(target: WebhookTarget, allowed: AllowedReceivers) -> None:
+    host, address = target.host, _parse_address(target.host)
+    if address is not None:
+        check_address(target, address, allowed)
+        return
+    if not _HOST_NAME.fullmatch(host):
         raise WebhookUrlRejected("webhook.url has no valid host name")
-    elif _NUMBER.fullmatch(host.rpartition(".")[2]):
+    if _NUMBER.fullmatch(host.rpartition(".")[2]):
         raise WebhookUrlRejected("webhook.url must spell an address as four decimal numbers")
-    elif host == "localhost" or host.endswith(".localhost") or host in _METADATA_NAMES:
-        raise WebhookUrlRejected("webhook.url must not name this machine; use http for localhost")
+    if allowed.has_name(target):
+        return
+    if host in _METADATA_NAMES or host.endswith(".localhost"):
+        raise WebhookUrlRejected(f"webhook.url must not name {host}")
+    is_private = host == "localhost" or not target.is_tls
+    if is_private and not allowed.may_have(target):
+        raise WebhookUrlRejected(_advice(target, host))
 
 
 def _parse_address(host: str) -> Address | None:
@@ -88,17 +164,31 @@ def _parse_address(host: str) -> Address | None:
         return None
 
 
-def is_allowed(target: WebhookTarget, address: Address) -> bool:
-    """Whether a webhook may be sent to this address, one of those its host resolved to."""
-    if target.is_local:
-        return address == IPv6Address("::1") or (
-            isinstance(address, IPv4Address) and address in _LOOPBACK
-        )
-    return is_public(address)
+def check_address(target: WebhookTarget, address: Address, allowed: AllowedReceivers) -> None:
+    """One that its host is, or resolved to. Raises WebhookUrlRejected if it may not be called."""
+    if allowed.has_name(target) or allowed.has_address(target, address):
+        return
+    if target.host == "localhost" and allowed.may_have(target):
+        # It often resolves to 127.0.0.1 and to ::1, and the operator spoke of one of them.
+        if any(_is_within(address, network) for network in _LOOPBACKS):
+            return
+    elif target.is_tls and is_public(address):
+        return
+    raise WebhookUrlRejected(_advice(target, address))
+
+
+def _advice(target: WebhookTarget, place: str | Address) -> str:
+    if not target.is_tls:
+        problem = f"plain http to {place} is not allowed; use https, or"
+    elif str(place) == target.host:
+        problem = f"{place} is not public;"
+    else:
+        problem = f"{target.host} resolves to {place}, which is not public;"
+    return f"{problem} start the server with --webhook-allow {place} to let webhooks go there"
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody on the internet could reach it, whatever way it is written."""
+    """Whether it can be reached from all of the internet, whatever way it is written."""
     if isinstance(address, IPv6Address):
         if getattr(address, "scope_id", None):
             return False

@@ -1,32 +1,40 @@
-"""Sends webhooks: one POST each, from a few threads of its own, to addresses that were checked.
+"""Sends webhooks: one POST each, to an address that was checked, within one deadline.
 
-The host is resolved here, every address it resolves to is judged, and the connection goes to the
-very address that passed: a name that resolves differently the next time gains nothing. Redirects
-are answers like any other and not followed.
+The host is resolved off the loop, every address it resolves to is judged, and the connection goes
+to the very address that passed: a name that resolves differently the next time gains nothing.
+Redirects are answers like any other and not followed. How many go at once is decided in turns.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import io
+import contextlib
 import socket
 import ssl
-import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from ipaddress import ip_address
-from queue import SimpleQueue
-from time import monotonic
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
+import httptools
 import msgspec
 
 from millstream.errors import WebhookUrlRejected
 from millstream.faults import Faults
-from millstream.limits import WEBHOOK_ANSWER_BYTES_MAX, WEBHOOK_THREADS
-from millstream.protocol.webhook_urls import WebhookTarget, is_allowed, parse_webhook_url
+from millstream.limits import (
+    KIB,
+    WEBHOOK_ANSWER_BYTES_MAX,
+    WEBHOOK_CONNECT_SECONDS_MAX,
+    WEBHOOK_HEADER_BYTES_MAX,
+)
+from millstream.protocol.webhook_urls import (
+    NONE_ALLOWED,
+    AllowedReceivers,
+    WebhookTarget,
+    check_address,
+    parse_webhook_url,
+)
 
-SEND_BYTES = 16 * 1024
+READ_BYTES = 16 * KIB
 
 
 class Webhook(NamedTuple):
@@ -39,135 +47,126 @@ class Webhook(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`problem` is empty when the receiver accepted; `done` when it also has done the work."""
+    """`problem` is empty when the receiver accepted; `done` when it also has done the work.
+
+    `status` is 0 when no answer came.
+    """
 
     problem: str
     done: bool = False
+    status: int = 0
+
+    @property
+    def outcome(self) -> str:
+        if not self.problem:
+            return "delivered"
+        return "refused" if self.status else "failed"
 
 
 class DoneBody(msgspec.Struct):
     done: bool = False
 
 
-Reply = Callable[[Answer], None]
-Resolve = Callable[[WebhookTarget], list[str]]
+class InvalidAnswer(Exception):
+    """What the receiver sent is no answer in HTTP, or too long a one."""
 
 
-def resolve_target(target: WebhookTarget) -> list[str]:
-    """The addresses of the target's host. Raises OSError; WebhookUrlRejected if one is not ok."""
-    found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    for address in addresses:
-        if not is_allowed(target, ip_address(address)):
-            raise WebhookUrlRejected(f"{target.host} resolves to {address}, which is not public")
-    return addresses
+EXPECTED = (OSError, WebhookUrlRejected, InvalidAnswer, httptools.HttpParserError)
+
+Resolve = Callable[[WebhookTarget], Awaitable[list[str]]]
+
+
+async def resolve_target(target: WebhookTarget) -> list[str]:
+    """The addresses of the target's host, none of them judged. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 class WebhookSender:
-    """Owns the threads. `reply` is called on the loop, once per webhook, unless closed before."""
+    """`outcomes` counts attempts: delivered, refused (answered, but not 2xx), failed."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        faults: Faults,
+        allowed: AllowedReceivers = NONE_ALLOWED,
         resolve: Resolve = resolve_target,
         tls: ssl.SSLContext | None = None,
-        faults: Faults | None = None,
     ) -> None:
-        self._faults = faults or Faults()
-        self._loop = loop
+        self.outcomes = {"delivered": 0, "refused": 0, "failed": 0}
+        self._faults = faults
+        self._allowed = allowed
         self._resolve = resolve
         self._tls = tls
-        self._queue: SimpleQueue[tuple[Webhook, Reply] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._under_way = 0
-        self._lock = threading.Lock()
-        self._closed = False
 
-    def send(self, webhook: Webhook, reply: Reply) -> None:
-        if len(self._threads) < min(self._under_way + 1, WEBHOOK_THREADS):
-            # Daemons: a receiver that does not answer must not hold up the end of the process.
-            thread = threading.Thread(target=self._work, name="webhook", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # the machine has no thread for us: those there are must do
-                if not self._threads:
-                    raise
-            else:
-                self._threads.append(thread)
-        self._under_way += 1
-        self._queue.put((webhook, reply))
+    async def send(self, webhook: Webhook) -> Answer:
+        """One attempt. Every error is an answer; cancelled, the receiver may have heard it."""
+        answer = await self._try(webhook)
+        self.outcomes[answer.outcome] += 1
+        return answer
 
-    def _finished(self, reply: Reply, answer: Answer) -> None:
-        self._under_way -= 1
+    async def _try(self, webhook: Webhook) -> Answer:
         try:
-            reply(answer)
-        except Exception as error:
-            self._faults.report("webhooks", error)
-
-    def close(self) -> None:
-        """Nobody hears of what is still under way."""
-        with self._lock:
-            self._closed = True
-        for _ in self._threads:
-            self._queue.put(None)
-
-    # On a thread of its own
-
-    def _work(self) -> None:
-        while (work := self._queue.get()) is not None and not self._closed:
-            webhook, reply = work
-            answer = self._try(webhook)
-            with self._lock:
-                if not self._closed:
-                    self._loop.call_soon_threadsafe(self._finished, reply, answer)
-
-    def _try(self, webhook: Webhook) -> Answer:
-        """Raises nothing, whatever happens: the thread is needed for the next one."""
-        try:
-            answer = self._post(webhook)
-        except (OSError, http.client.HTTPException, WebhookUrlRejected) as error:
+            async with asyncio.timeout(webhook.seconds):
+                answer = await self._post(webhook)
+        except TimeoutError:
+            answer = Answer(f"TimeoutError: not answered within {webhook.seconds:g} seconds")
+        except EXPECTED as error:
             answer = Answer(f"{type(error).__name__}: {error}")
-        except BaseException as error:
+        except Exception as error:
             self._faults.report("webhooks", error)
             return Answer(f"internal error: {type(error).__name__}")
         self._faults.works("webhooks")
         return answer
 
-    def _post(self, webhook: Webhook) -> Answer:
-        deadline = monotonic() + webhook.seconds
-        target = parse_webhook_url(webhook.url)
-        plain = _connect(target, self._resolve(target), deadline)
-        with plain, self._secure(plain, target, deadline) as connection:
-            _send(connection, _request_bytes(target, webhook), deadline)
-            return _read_answer(connection, deadline)
+    async def _post(self, webhook: Webhook) -> Answer:
+        target = parse_webhook_url(webhook.url, self._allowed)
+        addresses = await self._checked_addresses(target)
+        async with self._connected(target, addresses) as (reader, writer):
+            writer.write(_request_bytes(target, webhook))
+            await writer.drain()
+            return await _read_answer(reader)
 
-    def _secure(
-        self, plain: socket.socket, target: WebhookTarget, deadline: float
-    ) -> socket.socket:
-        """Speaks TLS and checks the certificate against the host, not against the address."""
-        if not target.is_tls:
-            return plain
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        plain.settimeout(_left(deadline))
-        return self._tls.wrap_socket(plain, server_hostname=target.host)
+    async def _checked_addresses(self, target: WebhookTarget) -> list[str]:
+        addresses = await self._resolve(target)
+        for address in addresses:
+            check_address(target, ip_address(address), self._allowed)
+        return addresses
 
-
-def _connect(target: WebhookTarget, addresses: list[str], deadline: float) -> socket.socket:
-    problem = OSError("the host has no address")
-    for address in addresses:
+    @contextlib.asynccontextmanager
+    async def _connected(
+        self, target: WebhookTarget, addresses: list[str]
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await self._connect(target, addresses)
         try:
-            return socket.create_connection((address, target.port), _left(deadline))
-        except OSError as error:
-            problem = error
-    raise problem
+            yield reader, writer
+        finally:
+            # Not `close`: that would wait for a receiver that says no goodbye.
+            writer.transport.abort()
 
+    async def _connect(
+        self, target: WebhookTarget, addresses: list[str]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """To the first that answers. The certificate is checked against the host, not against
+        the address."""
+        tls = await self._context() if target.is_tls else None
+        name = target.host if tls is not None else None
+        problem = OSError("the host has no address")
+        for address in addresses:
+            is_last = address == addresses[-1]
+            try:
+                async with asyncio.timeout(None if is_last else WEBHOOK_CONNECT_SECONDS_MAX):
+                    return await asyncio.open_connection(
+                        address, target.port, ssl=tls, server_hostname=name
+                    )
+            except OSError as error:
+                problem = error
+        raise problem
 
-def _left(deadline: float) -> float:
-    left = deadline - monotonic()
-    if left <= 0:
-        raise TimeoutError("the receiver took too long")
-    return left
+    async def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(ssl.create_default_context)  # reads files
+        return self._tls
 
 
 def _request_bytes(target: WebhookTarget, webhook: Webhook) -> bytes:
@@ -184,41 +183,50 @@ def _request_bytes(target: WebhookTarget, webhook: Webhook) -> bytes:
     return head.encode() + webhook.body
 
 
-def _send(connection: socket.socket, data: bytes, deadline: float) -> None:
-    for start in range(0, len(data), SEND_BYTES):
-        connection.settimeout(_left(deadline))
-        connection.sendall(data[start : start + SEND_BYTES])
+class _AnswerParser:
+    """Fed with bytes until it is `complete`, or the connection ends."""
+
+    def __init__(self) -> None:
+        self.status = 0  # once its head is whole
+        self.body = bytearray()
+        self.complete = False
+        self._head_bytes = 0
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Raises httptools' errors and InvalidAnswer."""
+        if not self.status:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise InvalidAnswer("the receiver wants another protocol") from None
+        if not self.status and self._head_bytes > WEBHOOK_HEADER_BYTES_MAX:
+            raise InvalidAnswer(f"the answer's head exceeds {WEBHOOK_HEADER_BYTES_MAX} bytes")
+        if len(self.body) >= WEBHOOK_ANSWER_BYTES_MAX or self.status >= 300:
+            self.complete = True
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:  # before the answer there may be others that only announce it
+            self.status = status
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        self.complete = self.status > 0
 
 
-class _DeadlineReader(io.RawIOBase):
-    """Reads from a socket until a deadline for the whole, however slowly the bytes drip."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection = connection
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._connection.settimeout(_left(self._deadline))
-        return self._connection.recv_into(buffer)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """What http.client asks a socket for."""
-        return io.BufferedReader(self)
-
-
-def _read_answer(connection: socket.socket, deadline: float) -> Answer:
-    reader = _DeadlineReader(connection, deadline)
-    response = http.client.HTTPResponse(cast(socket.socket, reader), method="POST")
-    try:
-        response.begin()
-        if not 200 <= response.status < 300:
-            return Answer(f"the receiver answered {response.status}")
-        return Answer("", _says_done(response.read(WEBHOOK_ANSWER_BYTES_MAX)))
-    finally:
-        response.close()
+async def _read_answer(reader: asyncio.StreamReader) -> Answer:
+    parser = _AnswerParser()
+    while not parser.complete and (data := await reader.read(READ_BYTES)):
+        parser.feed(data)
+    if not parser.status:
+        raise InvalidAnswer("the receiver closed the connection without an answer")
+    if not 200 <= parser.status < 300:
+        return Answer(f"the receiver answered {parser.status}", status=parser.status)
+    return Answer("", _says_done(bytes(parser.body[:WEBHOOK_ANSWER_BYTES_MAX])), parser.status)
 
 
 def _says_done(body: bytes) -> bool:

@@ -29,9 +29,7 @@ from millstream.http.message import Request
 from millstream.journal.memory import MemoryJournal
 from millstream.limits import MIB
 from millstream.state.changes import Capture
-from millstream.state.commands import CreateStream, CreateSubscription, InstallKeys, SetRetention
-from millstream.subscriptions.driver import Driver
-from millstream.subscriptions.webhooks import Answer, Reply, Webhook, WebhookSender
+from millstream.state.commands import CreateStream, SetRetention
 from tests.unit.cold.cold_office import until
 from tests.unit.cold.tier_world import PATIENCE, tier
 
@@ -56,11 +54,8 @@ World = Any  # a TierWorld, with what a work hangs onto it
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for constant in ("RETRY_SECONDS_MIN", "RETRY_SECONDS_MAX"):
-        monkeypatch.setattr(f"millstream.subscriptions.driver.{constant}", BRIEF)
     monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS", BRIEF)
     monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS_MAX", 4 * BRIEF)
-    monkeypatch.setattr("millstream.subscriptions.driver.REFUSED_SECONDS", BRIEF)
 
 
 class Sabotage:
@@ -267,58 +262,6 @@ LIFETIMES_AT_REST = Work(
     _mortal_at_rest, _let_time_pass, lambda world, _: bool(world.machine.residents.removed)
 )
 
-# Subscriptions
-
-
-class FakeSender:
-    def __init__(self) -> None:
-        self.sent: list[Webhook] = []
-
-    def send(self, webhook: Webhook, reply: Reply) -> None:
-        self.sent.append(webhook)
-        asyncio.get_running_loop().call_soon(reply, Answer("", done=True))
-
-    def close(self) -> None:
-        pass
-
-
-async def _subscription(world: World) -> Any:
-    now_ms = world.clock.now_ms()
-    await world.submit(InstallKeys(now_ms, b"s" * 32, b"k" * 32))
-    stream = await world.create(b"a")
-    await world.submit(
-        CreateSubscription(
-            now_ms,
-            "sub",
-            "http://here",
-            30_000,
-            streams=(b"a",),
-            webhook_url="http://127.0.0.1:1/hook",
-        )
-    )
-    sender = FakeSender()
-    world.wakes = Driver(world.engine, cast(WebhookSender, sender))
-    world.sender = sender
-    world.wakes.start(asyncio.get_running_loop())
-    return stream
-
-
-async def _append_soon(world: World, stream: Any) -> None:
-    await world.append(stream, b"more")
-
-
-def _append(world: World, stream: Any) -> None:
-    world.task = asyncio.get_running_loop().create_task(_append_soon(world, stream))
-
-
-def _is_delivered(world: World, _: Any) -> bool:
-    subscription = world.machine.subscriptions.by_id["sub"]
-    sender: FakeSender = world.sender
-    return bool(sender.sent) and subscription.next_step() is None
-
-
-SUBSCRIPTIONS = Work(_subscription, _append, _is_delivered)
-
 # Memory
 
 
@@ -421,12 +364,6 @@ STEPS = [
     Step("lifetimes", LIFETIMES_AT_REST, lambda w: w.catalog, "next_deadline"),
     Step("lifetimes", LIFETIMES_AT_REST, lambda w: w.machine, "find_by_id"),
     Step("lifetimes", LIFETIMES_AT_REST, lambda w: w.engine, "submit"),
-    Step("subscriptions", SUBSCRIPTIONS, module("subscriptions.driver"), "new_wake_id"),
-    Step("subscriptions", SUBSCRIPTIONS, module("subscriptions.driver"), "signer_of"),
-    Step("subscriptions", SUBSCRIPTIONS, module("subscriptions.driver"), "issue_token"),
-    Step("subscriptions", SUBSCRIPTIONS, module("subscriptions.driver"), "ReportDelivery"),
-    Step("subscriptions", SUBSCRIPTIONS, lambda w: w.sender, "send"),
-    Step("subscriptions", SUBSCRIPTIONS, lambda w: w.wakes, "_act"),
     Step("memory", MEMORY, module("cold.memory_keeper"), "resident_bytes"),
     Step("memory", MEMORY, module("cold.memory_keeper"), "return_unused"),
     Step("memory", MEMORY, lambda w: w.keeper, "_note_return"),
@@ -522,27 +459,3 @@ def test_a_stop_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
             await until(lambda: world.engine.faults.counts["checkpoint"])
 
     asyncio.run(story())
-
-
-def test_a_webhook_that_fails_unexpectedly_is_answered_and_the_next_one_goes() -> None:
-    faults, answers, errors = Faults(), list[Answer](), [KeyError("injected"), SystemExit(1)]
-
-    def resolve(target: object) -> list[str]:
-        if errors:
-            raise errors.pop()
-        raise OSError("no such host")
-
-    async def story() -> None:
-        sender = WebhookSender(asyncio.get_running_loop(), resolve, faults=faults)
-        for number in (1, 2):
-            sender.send(webhook, answers.append)
-            await until(lambda number=number: len(answers) == number)  # type: ignore[misc]
-            assert "webhooks" in faults.failing()
-        sender.send(webhook, answers.append)
-        await until(lambda: len(answers) == 3)
-        sender.close()
-
-    webhook = Webhook("http://localhost:1/", b"{}", lambda body: "signed", 5.0)
-    asyncio.run(story())
-    assert all(answer.problem for answer in answers)
-    assert (faults.counts["webhooks"], faults.failing()) == (2, {})
