@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import hashlib
 import os
 import secrets
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from millstream.api.app import App, Handlers
+from millstream.addresses import ANY
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
 from millstream.api.compression import Compression
 from millstream.api.cors import fixed_headers
-from millstream.api.flush_all import FLUSH_PATH, FlushAll
-from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
-from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
-from millstream.api.jobs import JOBS_ROOT, JobRoutes
+from millstream.api.flush_all import FlushAll
+from millstream.api.flush_cold import FlushCold
+from millstream.api.garbage import GarbageRoutes
+from millstream.api.jobs import JobRoutes
 from millstream.api.json_metrics import ColdNumbers
 from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
@@ -32,7 +31,9 @@ from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics, Readiness
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
-from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
+from millstream.api.retention import RetentionRoutes
+from millstream.api.routes import SUB_RESOURCES, ColdRoutes, Handlers, build_rows
+from millstream.api.routing import RouteTable
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
@@ -57,7 +58,6 @@ from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 from millstream.faults import Faults
 from millstream.http.access_log import Entry
-from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.jobs.eraser_process import EraserProcess
 from millstream.jobs.pipeline_process import PipelineProcess
@@ -76,6 +76,7 @@ from millstream.limits import (
     SSE_BUFFER_BYTES,
     WINDOW_THREADS,
 )
+from millstream.listening import Doors
 from millstream.recover import RESTORED, recover
 from millstream.state.commands import NoOp
 from millstream.state.machine import StateMachine
@@ -188,27 +189,6 @@ def _log_request(entry: Entry) -> None:
     logger.info(ACCESS_EVENT, **entry._asdict())
 
 
-async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) -> str:
-    try:
-        host, port = await server.listen(config.host, config.port, tls)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise StartupError(
-                f"{config.listen} is in use by another program; choose another --listen"
-            ) from error
-        raise StartupError(
-            f"cannot listen on {config.listen}: {error.strerror or error}"
-        ) from error
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _reachable(address: str) -> str:
-    """How to reach ourselves when we listen everywhere."""
-    host, _, port = address.rpartition(":")
-    loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
-    return f"{loopback}:{port}"
-
-
 def _build_handlers(
     config: Config,
     engine: Engine,
@@ -218,6 +198,7 @@ def _build_handlers(
     paths: StreamPaths,
     tag_id: str,
     scheme: str,
+    cold: ColdTier | None,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
@@ -232,6 +213,9 @@ def _build_handlers(
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock, bodies),
         control=SubscriptionRoutes(engine, reads, clock, scheme),
+        flush_cold=FlushCold(engine, None if cold is None else cold.flusher),
+        retention=RetentionRoutes(engine),
+        cold=None if cold is None else cold.routes(),
     )
 
 
@@ -362,6 +346,9 @@ class ColdTier:
         """The cold store is a folder without room, and appends are refused for that."""
         return bool(self._engine.hot_budget.full_shards) and says_full(self.flusher.error)
 
+    def routes(self) -> ColdRoutes:
+        return ColdRoutes(self.jobs, GarbageRoutes(self.garbage), self.flush_all)
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.eviction.start(loop)
         self.flusher.start(loop)
@@ -402,21 +389,6 @@ class ColdTier:
         )
 
 
-def _operator_routes(
-    engine: Engine, cold: ColdTier | None
-) -> tuple[tuple[bytes, Callable[[Request], None]], ...]:
-    flush_cold = FlushCold(engine, None if cold is None else cold.flusher)
-    routes = [
-        (FLUSH_COLD_ROOT, flush_cold.handle),
-        (RETENTION_ROOT, RetentionRoutes(engine).handle),
-    ]
-    if cold is not None:
-        routes.append((JOBS_ROOT, cold.jobs.handle))
-        routes.append((GARBAGE_PATH, GarbageRoutes(cold.garbage).handle))
-        routes.append((FLUSH_PATH, cold.flush_all.handle))
-    return tuple(routes)
-
-
 @contextlib.asynccontextmanager
 async def running(
     config: Config, stop: Stop, timings: Timings = DEFAULT_TIMINGS
@@ -438,7 +410,7 @@ async def _running(
     storage = await asyncio.to_thread(open_storage, config, stop, faults)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
     engine.failed = lambda: stop.request(exit_code=1)
-    paths = StreamPaths()
+    paths = StreamPaths(SUB_RESOURCES)
     scheme = "https" if tls is not None else "http"
     cold = (
         None if storage.disk is None else ColdTier(config, engine, storage, storage.disk, timings)
@@ -451,15 +423,13 @@ async def _running(
     )
     bodies = LargeBodies(config.max_append_messages)
     handlers = _build_handlers(
-        config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), scheme
+        config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), scheme, cold
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
-    app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
     wakes = Driver(engine, WebhookSender(loop, faults=faults))
     server = Server(
-        app,
         _http_limits(config),
-        fixed_headers(config.cors_origin),
+        fixed_headers(is_open=ANY in (config.cors_origin or ())),
         _log_request if config.access_log else None,
         is_snapshot_url,
         faults,
@@ -469,13 +439,14 @@ async def _running(
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = PipelineProcess(config, cold.jobs, faults)
-    app.metrics = Metrics(
+    metrics = Metrics(
         server,
         engine,
         handlers.long_polls,
         handlers.sse,
         None if cold is None else cold.numbers,
     )
+    table = RouteTable(build_rows(handlers, readiness, metrics), paths)
     try:
         bodies.start(loop)
         blobs.start(loop)
@@ -487,13 +458,13 @@ async def _running(
         wakes.start(loop)
         if cold is not None:
             cold.start(loop)
-        address = await _listen(server, config, tls)
+        urls = await Doors(server, table, config, clock).open(tls)
         readiness.is_open = True
         if pipeline is not None:
-            pipeline.start(loop, f"{scheme}://{_reachable(address)}")
+            pipeline.start(loop, urls.operators)
         if cold is not None:
-            cold.eraser.start(loop, f"{scheme}://{_reachable(address)}")
-        yield f"{scheme}://{address}"
+            cold.eraser.start(loop, urls.operators)
+        yield urls.clients
     finally:
         readiness.is_open = False
         if pipeline is not None:

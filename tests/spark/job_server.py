@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from millstream.api.errors import respond_error
 from millstream.api.jobs import JobRoutes
+from millstream.api.web_pages import WebPages
 from millstream.clock import SystemClock
 from millstream.engine.off_loop import OffLoop
 from millstream.errors import StreamError
@@ -25,7 +26,7 @@ from millstream.formats.jobs import ColdPlace
 from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.http.message import Request
-from millstream.http.server import HttpLimits, Server
+from millstream.http.server import HttpLimits, Listener, Server
 from millstream.jobs.compaction import Policy
 from millstream.jobs.table import JobTable
 from millstream.limits import MIB
@@ -274,8 +275,9 @@ class JobServer:
                 except StreamError as error:
                     respond_error(request, error)
 
-            server = Server(handle, LIMITS, b"")
-            _, port = await server.listen("127.0.0.1", 0, None)
+            server = Server(LIMITS, b"")
+            pages = WebPages(SystemClock(), hosts=None, origins=None)
+            _, port = await server.listen("127.0.0.1", 0, None, Listener(handle, pages))
             started(port)
             await stopped.wait()
             await server.close(1.0)

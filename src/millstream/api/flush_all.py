@@ -1,6 +1,6 @@
 """POST /__millstream/flush: all hot content to the cold store, and the catalog told of it.
 
-For who reads segments and catalog beside the server, as `millstream lake` does: what was
+For programs that read segments and catalog beside the server, as `millstream lake` does: what was
 acknowledged before the request is in them after the answer.
 """
 
@@ -13,11 +13,9 @@ from millstream.api.errors import respond_error
 from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.flusher import Flusher
 from millstream.engine.engine import Engine
-from millstream.errors import ColdUnavailable, MethodNotAllowed, RouteNotFound
+from millstream.errors import ColdUnavailable
 from millstream.http.message import Request
 from millstream.limits import SEGMENT_FLUSH_BYTES_MAX
-
-FLUSH_PATH = b"/__millstream/flush"
 
 
 class FlushAll:
@@ -31,11 +29,6 @@ class FlushAll:
         self._store_id = store_id
 
     def handle(self, request: Request) -> None:
-        request.route = "flush"
-        if request.path != FLUSH_PATH:
-            raise RouteNotFound("flush has nothing below it")
-        if request.method != b"POST":
-            raise MethodNotAllowed("use POST", "POST, OPTIONS")
         # A flush takes so much of a shard at once; one more for what was under way.
         rounds = 2 + max(self._hot_bytes) // SEGMENT_FLUSH_BYTES_MAX
         self._flush(rounds, lambda: self._flushed(request))

@@ -8,27 +8,20 @@ from typing import Any
 from millstream.api.control import respond_json
 from millstream.api.errors import respond_error
 from millstream.cold.garbage import Collected, Garbage, Item, Report
-from millstream.errors import ColdUnavailable, MethodNotAllowed, RouteNotFound
+from millstream.errors import ColdUnavailable
 from millstream.http.message import Request
 from millstream.limits import GARBAGE_LISTED_MAX
-
-GARBAGE_PATH = b"/__millstream/garbage"
 
 
 class GarbageRoutes:
     def __init__(self, garbage: Garbage) -> None:
         self._garbage = garbage
 
-    def handle(self, request: Request) -> None:
-        request.route = "garbage"
-        if request.path != GARBAGE_PATH:
-            raise RouteNotFound("garbage has nothing below it")
-        if request.method == b"GET":
-            self._garbage.look(lambda report: _respond_report(request, report))
-        elif request.method == b"POST":
-            self._garbage.collect(lambda collected: _respond_collected(request, collected))
-        else:
-            raise MethodNotAllowed("use one of GET, POST", "GET, POST, OPTIONS")
+    def show(self, request: Request) -> None:
+        self._garbage.look(lambda report: _respond_report(request, report))
+
+    def collect(self, request: Request) -> None:
+        self._garbage.collect(lambda collected: _respond_collected(request, collected))
 
 
 def _respond_report(request: Request, report: Report | Exception) -> None:
