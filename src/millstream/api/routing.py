@@ -76,7 +76,11 @@ class RouteTable:
         self.rows = tuple(rows)
         self.paths = paths
         self._by_pattern = {row.pattern: row for row in self.rows}
-        self._exact = {row.pattern.encode(): row for row in self.rows if "{" not in row.pattern}
+        self._exact = {
+            row.pattern.encode(): row
+            for row in self.rows
+            if row.pattern.startswith("/") and "{" not in row.pattern
+        }
         self._patterns = [
             (tuple(row.pattern.encode().split(b"/")), row)
             for row in self.rows
