@@ -1,4 +1,4 @@
-"""Which address has which routes. The server here binds nothing: it writes down what it is asked."""
+"""Which address has which routes. The server here binds nothing: it notes what it is asked."""
 
 from __future__ import annotations
 
