@@ -1,7 +1,7 @@
 """Which addresses the server listens on, what is answered there, and which web pages are let in.
 
 Operators' routes are on the address for clients as long as that is on loopback, or keys guard it;
-else they are on an address of their own: what they can do is not for everybody who can connect.
+else they are on an address of their own: what they can do is not for every client that can connect.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Doors:
         is_private = await _is_on_loopback(address)
         elsewhere = f"this address is for operators; streams are at {self._config.listen}"
         app = App(self._table, self._gate, Part.OPERATORS, elsewhere)
-        # A certificate is for the name that clients know; on this machine nobody listens in.
+        # A certificate is for the name that clients know; what stays on this machine needs none.
         own_tls = None if is_private else tls
         _, reachable = await self._open(address, "--admin-listen", app, is_private, own_tls)
         return reachable
