@@ -172,5 +172,6 @@ def encode(
     """A request; with `length`, only its head, which promises a body of so many bytes."""
     kind = f"Content-Type: {content_type}\r\n" if content_type else ""
     size = len(body) if length is None else length
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n{kind}{extra}Content-Length: {size}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{kind}{extra}"
+    head += f"Content-Length: {size}\r\n\r\n"
     return head.encode() + body

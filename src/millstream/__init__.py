@@ -8,6 +8,7 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     lake/        SQL over what streams hold
     offline/     a folder that no server uses: verify it, salvage it, build one from the cold store
     recover.py   from a data folder to a state
+    listening.py which address has which routes, and which web pages are let in
     api/         one table of routes, handlers that translate, one table from errors to status codes
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams
     jobs/        what the pipeline may do: kinds of jobs, leases, what results change
@@ -21,7 +22,7 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     state/       the heart: commands, stream state, apply(command) -> outcome; pure
     formats/     byte layouts: WAL records, command codec, checkpoint blocks, Parquet segments
     protocol/    the words of the wire: offsets, cursors, JSON mode, SSE frames, durations
-    telemetry.py config.py limits.py errors.py faults.py clock.py heap.py      the floor
+    telemetry.py config.py limits.py errors.py faults.py clock.py heap.py addresses.py   the floor
 """
 
 __version__ = "0.1.0"

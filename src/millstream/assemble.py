@@ -5,27 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import os
 import secrets
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from millstream.api.app import App, Handlers
+from millstream.addresses import ANY
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
 from millstream.api.compression import Compression
 from millstream.api.cors import fixed_headers
-from millstream.api.flush_all import FLUSH_PATH, FlushAll
-from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
-from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
-from millstream.api.jobs import JOBS_ROOT, JobRoutes
+from millstream.api.flush_all import FlushAll
+from millstream.api.flush_cold import FlushCold
+from millstream.api.garbage import GarbageRoutes
+from millstream.api.jobs import JobRoutes
 from millstream.api.json_metrics import ColdNumbers
 from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
@@ -34,7 +33,9 @@ from millstream.api.operations import Metrics, Readiness
 from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
-from millstream.api.retention import RETENTION_ROOT, RetentionRoutes
+from millstream.api.retention import RetentionRoutes
+from millstream.api.routes import SUB_RESOURCES, ColdRoutes, Handlers, build_rows
+from millstream.api.routing import RouteTable
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
@@ -59,7 +60,6 @@ from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 from millstream.faults import Faults
 from millstream.http.access_log import Entry
-from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Server
 from millstream.jobs.compaction import Policy
 from millstream.jobs.eraser_process import EraserProcess
@@ -77,6 +77,7 @@ from millstream.journal.memory import MemoryJournal
 from millstream.journal.reserve import Reserve
 from millstream.journal.wal import LogPlace, WalJournal
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
+from millstream.listening import Doors
 from millstream.protocol.webhook_urls import AllowedReceivers
 from millstream.recover import RESTORED, recover
 from millstream.state.commands import NoOp
@@ -204,27 +205,6 @@ def _log_request(entry: Entry) -> None:
     logger.info(ACCESS_EVENT, **entry._asdict())
 
 
-async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) -> str:
-    try:
-        host, port = await server.listen(config.host, config.port, tls)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise StartupError(
-                f"{config.listen} is in use by another program; choose another --listen"
-            ) from error
-        raise StartupError(
-            f"cannot listen on {config.listen}: {error.strerror or error}"
-        ) from error
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _reachable(address: str) -> str:
-    """How to reach ourselves when we listen everywhere."""
-    host, _, port = address.rpartition(":")
-    loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
-    return f"{loopback}:{port}"
-
-
 def _build_handlers(
     config: Config,
     engine: Engine,
@@ -235,6 +215,7 @@ def _build_handlers(
     tag_id: str,
     own_urls: OwnUrls,
     allowed: AllowedReceivers,
+    cold: ColdTier | None,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
@@ -249,6 +230,9 @@ def _build_handlers(
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock, bodies),
         control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
+        flush_cold=FlushCold(engine, None if cold is None else cold.flusher),
+        retention=RetentionRoutes(engine),
+        cold=None if cold is None else cold.routes(),
     )
 
 
@@ -388,6 +372,9 @@ class ColdTier:
         """The cold store is a folder without room, and appends are refused for that."""
         return bool(self._engine.hot_budget.full_shards) and says_full(self.flusher.error)
 
+    def routes(self) -> ColdRoutes:
+        return ColdRoutes(self.job_routes, self.garbage_routes, self.flush_all)
+
     @contextlib.asynccontextmanager
     async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
         """Each part stops before those it works with. Afterwards all that is applied is in the
@@ -421,21 +408,6 @@ class ColdTier:
             self.eraser.dead.in_all,
             self.eraser.dead.overdue,
         )
-
-
-def _operator_routes(
-    engine: Engine, cold: ColdTier | None
-) -> tuple[tuple[bytes, Callable[[Request], None]], ...]:
-    flush_cold = FlushCold(engine, None if cold is None else cold.flusher)
-    routes = [
-        (FLUSH_COLD_ROOT, flush_cold.handle),
-        (RETENTION_ROOT, RetentionRoutes(engine).handle),
-    ]
-    if cold is not None:
-        routes.append((JOBS_ROOT, cold.job_routes.handle))
-        routes.append((GARBAGE_PATH, cold.garbage_routes.handle))
-        routes.append((FLUSH_PATH, cold.flush_all.handle))
-    return tuple(routes)
 
 
 @contextlib.asynccontextmanager
@@ -479,7 +451,7 @@ async def _running(
     storage = await asyncio.to_thread(open_storage, config, stop, faults)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
     engine.failed = lambda: stop.request(exit_code=1)
-    paths = StreamPaths()
+    paths = StreamPaths(SUB_RESOURCES)
     scheme = "https" if tls is not None else "http"
     own_urls = OwnUrls(scheme, config.public_url)
     cold = (
@@ -493,15 +465,14 @@ async def _running(
     )
     bodies = LargeBodies(config.max_append_messages)
     handlers = _build_handlers(
-        config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), own_urls, allowed
+        *(config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), own_urls, allowed),
+        cold,
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
-    app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
     subscriptions = Driver(engine, WebhookSender(faults, allowed), timings, config.public_url)
     server = Server(
-        app,
         _http_limits(config),
-        fixed_headers(config.cors_origin),
+        fixed_headers(is_open=ANY in (config.cors_origin or ())),
         _log_request if config.access_log else None,
         is_snapshot_url,
         faults,
@@ -511,7 +482,7 @@ async def _running(
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = pipeline_beside(config, cold.jobs, faults, timings)
-    app.metrics = Metrics(
+    metrics = Metrics(
         server,
         engine,
         handlers.long_polls,
@@ -519,6 +490,7 @@ async def _running(
         None if cold is None else cold.numbers,
         subscriptions.numbers,
     )
+    table = RouteTable(build_rows(handlers, readiness, metrics), paths)
     async with contextlib.AsyncExitStack() as stack:  # stops in the opposite order
         stack.callback(storage.close)
         blobs.start(loop)
@@ -542,16 +514,15 @@ async def _running(
         stack.callback(engine.end_watchers)
         stack.callback(engine.hot_budget.close)
         stack.callback(server.stop_listening)
-        address = await _listen(server, config, tls)
+        urls = await Doors(server, table, config, clock).open(tls)
         own_urls.listening = server.address
-        reachable_url = f"{scheme}://{_reachable(address)}"
         if pipeline is not None:
-            await stack.enter_async_context(pipeline.running(group, reachable_url))
+            await stack.enter_async_context(pipeline.running(group, urls.operators))
         if cold is not None:
-            await stack.enter_async_context(cold.eraser.running(group, reachable_url))
+            await stack.enter_async_context(cold.eraser.running(group, urls.operators))
         stack.callback(setattr, readiness, "is_open", False)
         readiness.is_open = True
-        yield f"{scheme}://{address}"
+        yield urls.clients
 
 
 async def serve(config: Config, timings: Timings = DEFAULT_TIMINGS) -> int:

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from millstream.addresses import parse_hosts, parse_origins
 from millstream.limits import APPEND_MESSAGES_MAX, KIB, MIB, SHARDS_DEFAULT
 
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
@@ -61,6 +62,10 @@ def parse_listen(text: str) -> str:
     if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
         raise InvalidSetting(f"{text!r} is not an address such as 127.0.0.1:4437 or [::1]:4437")
     return text
+
+
+def parse_optional_listen(text: str) -> str:
+    return parse_listen(text) if text else ""
 
 
 def parse_flag(text: str) -> bool:
@@ -161,6 +166,23 @@ def _setting(
 class Config:
     listen: str = _setting(
         "127.0.0.1:4437", parse_listen, "HOST:PORT", "address to listen on; port 0 picks a free one"
+    )
+    admin_listen: str = _setting(
+        "",
+        parse_optional_listen,
+        "HOST:PORT",
+        "address with the operators' routes (/metrics, /__millstream/..., /__ursula/...) alone; "
+        "--listen has them too as long as it is on loopback",
+        default_text="none when --listen is on loopback, else `127.0.0.1:4438`",
+    )
+    allowed_host: tuple[str, ...] | None = _setting(
+        None,
+        parse_hosts,
+        "HOST",
+        "name in the Host header that requests may have beside loopback names and that of "
+        "--listen, *.example.org for all below; others get 421. Off loopback all may come until "
+        "this is given; may be given more than once",
+        many=True,
     )
     data_dir: Path = _setting(
         Path("data"), Path, "DIR", "folder that holds everything the server acknowledged"
@@ -364,8 +386,14 @@ class Config:
         "public, over plain http too; may be given more than once",
         many=True,
     )
-    cors_origin: str = _setting(
-        "*", str, "ORIGIN", "Access-Control-Allow-Origin of every answer; empty turns CORS off"
+    cors_origin: tuple[str, ...] | None = _setting(
+        None,
+        parse_origins,
+        "ORIGIN",
+        "web pages that may use the server beside its own, such as https://app.example.org; * for "
+        "all, empty for none; may be given more than once",
+        default_text="pages on loopback",
+        many=True,
     )
     log_format: str = _setting(
         "console", _choice("console", "json"), "console|json", "shape of the log lines on stderr"
@@ -378,13 +406,11 @@ class Config:
     )
     access_log: bool = _setting(False, parse_flag, "", "log one line per request")
 
-    @property
-    def host(self) -> str:
-        return self.listen.rpartition(":")[0].strip("[]")
 
-    @property
-    def port(self) -> int:
-        return int(self.listen.rpartition(":")[2])
+def split_listen(address: str) -> tuple[str, int]:
+    """Host and port of a setting that is an address."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def flag_name(setting: dataclasses.Field[Any]) -> str:
@@ -460,7 +486,7 @@ def _value(
         return None
     try:
         return setting.metadata["parse"](given)
-    except InvalidSetting as error:
+    except ValueError as error:
         raise InvalidSetting(f"{source}: {error}") from None
 
 

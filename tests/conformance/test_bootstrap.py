@@ -182,8 +182,8 @@ def test_k1_old_clients_get_the_same_bytes_until_the_end(memory_api: Api) -> Non
 def test_k1_a_connection_goes_on_after_a_bootstrap(memory_api: Api) -> None:
     path = memory_api.bucketed(b"one")
     with contextlib.closing(RawConnection(memory_api.port)) as connection:
-        request = f"GET {path}/bootstrap HTTP/1.1\r\nHost: x\r\n\r\n"
-        connection.send(request * 2 + f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")
+        request = f"GET {path}/bootstrap HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        connection.send(request * 2 + f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert parse_bootstrap(connection.answer()).messages == [b"one"]
         assert parse_bootstrap(connection.answer()).messages == [b"one"]
         assert connection.answer().body == b"one"

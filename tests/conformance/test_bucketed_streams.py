@@ -177,7 +177,7 @@ def test_a6_a_body_may_come_in_chunks(memory_api: Api) -> None:
     path = memory_api.bucketed()
     with closing(RawConnection(memory_api.port)) as connection:
         connection.send(
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
             "Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n"
         )
         connection.send("4\r\nfour\r\n0\r\n\r\n")

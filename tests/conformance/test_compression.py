@@ -131,7 +131,7 @@ def test_compressed_events_arrive_at_once(api: Api, encoding: str) -> None:
     path = api.stream("first", content_type=TEXT)
     with socket.create_connection(("127.0.0.1", api.server.port), timeout=10) as client:
         client.sendall(
-            f"GET {path}?offset=-1&live=sse&compress=true HTTP/1.1\r\nHost: x\r\n"
+            f"GET {path}?offset=-1&live=sse&compress=true HTTP/1.1\r\nHost: localhost\r\n"
             f"Accept-Encoding: {encoding}\r\n\r\n".encode()
         )
         received = client.makefile("rb")
@@ -181,7 +181,7 @@ def test_events_are_not_compressed_for_who_only_says_what_browsers_say(
 ) -> None:
     path = memory_api.stream(words(10 * KIB))
     with socket.create_connection(("127.0.0.1", memory_api.server.port), timeout=10) as client:
-        ask = f"GET {path}?offset=-1&live=sse{query} HTTP/1.1\r\nHost: x\r\n"
+        ask = f"GET {path}?offset=-1&live=sse{query} HTTP/1.1\r\nHost: localhost\r\n"
         client.sendall(f"{ask}Accept-Encoding: {ZSTD['Accept-Encoding']}\r\n\r\n".encode())
         received = client.makefile("rb")
         head = b"".join(iter(received.readline, b"\r\n"))
@@ -235,7 +235,7 @@ def test_a_compressed_answer_that_is_cut_short_is_seen_to_be(memory_api: Api) ->
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(20)
         client.connect(("127.0.0.1", memory_api.server.port))
-        ask = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n"
+        ask = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n"
         client.sendall(ask.encode())
         assert client.recv(100).startswith(b"HTTP/1.1 200")
         assert memory_api.delete(path).status == 204
@@ -250,7 +250,7 @@ def test_a_compressed_answer_that_is_cut_short_is_seen_to_be(memory_api: Api) ->
 
 def test_a_reader_that_leaves_in_the_middle_frees_its_compressor(memory_api: Api) -> None:
     path = memory_api.stream(*[words(MIB)] * 8)
-    ask = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n".encode()
+    ask = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n".encode()
     for _ in range(100):  # more than may be compressed at once
         with socket.create_connection(("127.0.0.1", memory_api.server.port)) as client:
             client.sendall(ask)

@@ -19,7 +19,7 @@ FLAGS = (
     *("--access-log", "--log-format", "json", "--request-timeout", "1"),
     *("--max-body-bytes", "1000", "--max-header-bytes", "2000"),
 )
-HOST = "Host: x\r\n"
+HOST = "Host: localhost\r\n"
 
 Line = dict[str, Any]
 
@@ -76,7 +76,7 @@ REFUSED = {
     "no host": ("GET /a HTTP/1.1\r\n\r\n", 400, "GET", "/a"),
     "too large": (f"POST /a HTTP/1.1\r\n{HOST}Content-Length: 1001\r\n\r\n", 413, "POST", "/a"),
     "headers too large": (f"GET /a HTTP/1.1\r\n{HOST}X: {'x' * 5000}\r\n\r\n", 431, "GET", "/a"),
-    "a proxy": ("CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n", 501, "CONNECT", "a:1"),
+    "a proxy": ("CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 501, "CONNECT", "a:1"),
 }
 
 

@@ -34,7 +34,7 @@ KINDS = (  # by name: some are written in C
     *("Request", "Refusal", "BodyStream", "LongPoll", "Subscriber", "Feed", "BodyWriter"),
     *("TCPTransport", "SSLProtocol", "_SSLProtocolTransport"),
 )
-HEAD = b"Host: x\r\nContent-Type: text/plain\r\n"
+HEAD = b"Host: localhost\r\nContent-Type: text/plain\r\n"
 PUT = b"PUT /v1/stream/s HTTP/1.1\r\n" + HEAD
 POST = b"POST /v1/stream/s HTTP/1.1\r\n" + HEAD
 GET = b"GET /v1/stream/s%b HTTP/1.1\r\n" + HEAD
@@ -184,7 +184,7 @@ def resident_bytes(server: ServerProcess) -> int:
 def test_aborted_uploads_give_their_memory_back() -> None:
     with running_server() as server, contextlib.closing(Api(server)) as api:
         path = api.stream(content_type=BINARY)
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {BINARY}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {BINARY}\r\n"
         head += f"Content-Length: {64 * MIB}\r\n\r\n"
         before = resident_bytes(server)
         for _ in range(20):

@@ -10,26 +10,26 @@ from tests.conformance.api import Api
 from tests.conformance.raw import RawConnection
 
 Connect = Callable[[], RawConnection]
-GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
 MALFORMED_HEADS = {
     "garbage": b"\x00\x01\x02\x03 garbage\r\n\r\n",
     "text": b"hello there, server\r\n\r\n",
     "a TLS greeting": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64,
     "the HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "no version": b"GET /healthz\r\nHost: x\r\n\r\n",
-    "a version that is none": b"GET /healthz HTTP/1.x\r\nHost: x\r\n\r\n",
-    "another protocol": b"GET /healthz HTTQ/1.1\r\nHost: x\r\n\r\n",
-    "no path": b"GET  HTTP/1.1\r\nHost: x\r\n\r\n",
-    "space in the path": b"GET /heal thz HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no version": b"GET /healthz\r\nHost: localhost\r\n\r\n",
+    "a version that is none": b"GET /healthz HTTP/1.x\r\nHost: localhost\r\n\r\n",
+    "another protocol": b"GET /healthz HTTQ/1.1\r\nHost: localhost\r\n\r\n",
+    "no path": b"GET  HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "space in the path": b"GET /heal thz HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "space before the colon": GET + b"X-A : 1\r\n\r\n",
     "no colon": GET + b"X-A\r\n\r\n",
     "no name": GET + b": 1\r\n\r\n",
     "folded header": GET + b"X-A: 1\r\n 2\r\n\r\n",
-    "folded first header": b"GET /healthz HTTP/1.1\r\n Host: x\r\n\r\n",
-    "bare LF after the request line": b"GET /healthz HTTP/1.1\nHost: x\r\n\r\n",
-    "bare LF after a header": b"GET /healthz HTTP/1.1\r\nHost: x\n\r\n",
-    "bare LF everywhere": b"GET /healthz HTTP/1.1\nHost: x\n\n",
+    "folded first header": b"GET /healthz HTTP/1.1\r\n Host: localhost\r\n\r\n",
+    "bare LF after the request line": b"GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n",
+    "bare LF after a header": b"GET /healthz HTTP/1.1\r\nHost: localhost\n\r\n",
+    "bare LF everywhere": b"GET /healthz HTTP/1.1\nHost: localhost\n\n",
     "bare CR in a header": GET + b"X-A: 1\r2\r\n\r\n",
     "NUL in a header": GET + b"X-A: 1\x002\r\n\r\n",
     "a name with a space": GET + b"X A: 1\r\n\r\n",
@@ -38,7 +38,7 @@ MALFORMED_HEADS = {
     "two hosts": GET + b"Host: y\r\n\r\n",
 }
 
-POST = b"POST /v1/stream/malformed HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+POST = b"POST /v1/stream/malformed HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 MALFORMED_BODIES = {
@@ -71,7 +71,7 @@ MALFORMED_BODIES = {
 @pytest.mark.parametrize("sent", MALFORMED_HEADS.values(), ids=MALFORMED_HEADS.keys())
 def test_a_malformed_head_is_refused_and_ends_the_connection(connect: Connect, sent: bytes) -> None:
     connection = connect()
-    connection.send(sent + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    connection.send(sent + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     reply = connection.answer()
     assert reply.status in (400, 505)
     assert reply.headers["x-content-type-options"] == "nosniff"
@@ -83,7 +83,7 @@ def test_a_malformed_body_is_refused_and_nothing_behind_it_is_read(
     memory_api: Api, connect: Connect, sent: bytes
 ) -> None:
     path = memory_api.stream(b"one")
-    smuggled = f"DELETE {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    smuggled = f"DELETE {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     connection = connect()
     connection.send(sent.replace(b"/v1/stream/malformed", path.encode()) + smuggled)
     assert connection.answer().status in (400, 501)

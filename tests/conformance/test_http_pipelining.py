@@ -13,7 +13,7 @@ from tests.conformance.api import Api
 from tests.conformance.conftest import speak_to
 from tests.support.server import ServerProcess, running_server
 
-HEAD = b"Host: x\r\nContent-Type: text/plain\r\n"
+HEAD = b"Host: localhost\r\nContent-Type: text/plain\r\n"
 UPGRADE = HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
 EXPECT = HEAD + b"Expect: 100-continue\r\n"
 MISSING = b"/v1/stream/missing"
@@ -81,7 +81,7 @@ def test_any_number_of_requests_may_be_sent_ahead(
 ) -> None:
     request, statuses, times = KINDS[kind]
     path = quiet_api.stream().encode()
-    last = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     sent = request % path if b"%b" in request else request
     received = send_while_reading(server.port, sent, times, last)
     for status in set(statuses):
@@ -95,7 +95,11 @@ def test_any_number_of_requests_may_be_sent_ahead(
 def test_clients_cannot_fill_the_log(server: ServerProcess) -> None:
     """Sixty of them once wrote 15 MB. The fixture looks at the log when all is over."""
     request, _, _ = KINDS["upgrades with a body"]
-    garbage = (b"\x00garbage\r\n\r\n", b"GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /\r\n\r\n")
+    garbage = (
+        b"\x00garbage\r\n\r\n",
+        b"GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /\r\n\r\n",
+    )
     with ExitStack() as stack:
         for n in range(60):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))

@@ -42,7 +42,7 @@ def stalled_reader(port: int, path: str, query: str = "?offset=-1&live=sse") -> 
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     reader.settimeout(15)
     reader.connect(("127.0.0.1", port))
-    reader.sendall(f"GET {path}{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    reader.sendall(f"GET {path}{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return reader
 
 

@@ -49,7 +49,7 @@ class Uploader:
         self.connection = RawConnection(port, timeout_seconds=60)
         OPENED.append(self.connection)
         self.connection.send(
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {BINARY}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {BINARY}\r\n"
             f"Content-Length: {body_bytes}\r\n\r\n"
         )
 
@@ -125,7 +125,8 @@ def test_bodies_of_reads_are_thrown_away(server: ServerProcess) -> None:
         for _ in range(DRIPPING):
             readers.append(RawConnection(server.port))
             readers[-1].send(
-                f"GET {path}?offset=now&live=long-poll&timeout_ms=20000 HTTP/1.1\r\nHost: x\r\n"
+                f"GET {path}?offset=now&live=long-poll&timeout_ms=20000 HTTP/1.1\r\n"
+                "Host: localhost\r\n"
                 f"Content-Length: {MIB}\r\n\r\n".encode()
                 + bytes(MIB)
             )
@@ -230,8 +231,9 @@ def test_the_time_of_a_body_does_not_run_while_its_turn_has_not_come(
         path = api.stream(content_type=BINARY)
         connection = RawConnection(impatient.port, timeout_seconds=30)
         connection.send(
-            f"GET {path}?offset=now&live=long-poll&timeout_ms=5000 HTTP/1.1\r\nHost: x\r\n\r\n"
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {BINARY}\r\n"
+            f"GET {path}?offset=now&live=long-poll&timeout_ms=5000 HTTP/1.1\r\n"
+            "Host: localhost\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {BINARY}\r\n"
             "Content-Length: 10\r\n\r\nhalf"
         )
         assert connection.answer().status == 204

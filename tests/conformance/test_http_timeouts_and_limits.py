@@ -71,7 +71,7 @@ def test_a_silent_new_connection_is_ended(connect_strictly: Connect) -> None:
 
 def test_a_connection_that_falls_silent_is_ended(connect_strictly: Connect) -> None:
     connection = connect_strictly()
-    connection.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    connection.send("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert connection.answer().status == 200
     assert_ended_after(connection, IDLE_SECONDS)
 
@@ -93,7 +93,8 @@ def test_a_head_that_trickles_is_ended(connect_strictly: Connect) -> None:
 def test_a_body_that_never_comes_is_ended(strict_api: Api, connect_strictly: Connect) -> None:
     path, connection = strict_api.stream(b"one"), connect_strictly()
     connection.send(
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\nContent-Length: 10\r\n\r\nhalf"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\n"
+        "Content-Length: 10\r\n\r\nhalf"
     )
     assert_ended_after(connection, REQUEST_SECONDS)
     strict_api.connection.close()  # it fell silent as well
@@ -123,34 +124,38 @@ def test_waiting_readers_are_not_idle(strict_api: Api) -> None:
 )
 def test_headers_over_the_limit_are_refused(connect_strictly: Connect, headers: str) -> None:
     connection = connect_strictly()
-    connection.send(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{headers}\r\n")
+    connection.send(f"GET /healthz HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")
     assert connection.answer().status == 431
     assert connection.is_ended_by_server()
 
 
 def test_headers_without_end_are_refused(connect_strictly: Connect) -> None:
     connection = connect_strictly()
-    connection.send("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + "x" * (2 * HEADER_BYTES))
+    connection.send(
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: " + "x" * (2 * HEADER_BYTES)
+    )
     assert connection.answer().status == 431
     assert connection.is_ended_by_server()
 
 
 def test_headers_within_the_limit_are_fine(connect_strictly: Connect) -> None:
     connection = connect_strictly()
-    connection.send(f"GET /healthz HTTP/1.1\r\nHost: x\r\nX: {'x' * (HEADER_BYTES // 2)}\r\n\r\n")
+    connection.send(
+        f"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {'x' * (HEADER_BYTES // 2)}\r\n\r\n"
+    )
     assert connection.answer().status == 200
 
 
 def test_the_limit_is_for_each_request(connect_strictly: Connect) -> None:
     connection = connect_strictly()
-    one = f"GET /healthz HTTP/1.1\r\nHost: x\r\nX: {'x' * (HEADER_BYTES // 2)}\r\n\r\n"
+    one = f"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {'x' * (HEADER_BYTES // 2)}\r\n\r\n"
     connection.send(one * 5)
     assert [connection.answer().status for _ in range(5)] == [200] * 5
 
 
 def test_the_limit_does_not_depend_on_the_packets(connect_strictly: Connect) -> None:
     headers = "".join(f"X-Header-{n}: value\r\n" for n in range(HEADER_BYTES // 23))
-    sent = f"GET /healthz HTTP/1.1\r\nHost: x\r\n{headers}\r\n"
+    sent = f"GET /healthz HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"
     assert HEADER_BYTES * 0.8 < len(sent) < HEADER_BYTES
     for size in (len(sent), 100, 1):
         connection = connect_strictly()
@@ -159,7 +164,7 @@ def test_the_limit_does_not_depend_on_the_packets(connect_strictly: Connect) -> 
         assert connection.answer().status == 200
 
 
-@pytest.mark.parametrize("ending", [" HTTP/1.1\r\nHost: x\r\n\r\n", ""])
+@pytest.mark.parametrize("ending", [" HTTP/1.1\r\nHost: localhost\r\n\r\n", ""])
 def test_a_url_over_the_limit_is_refused(connect_strictly: Connect, ending: str) -> None:
     connection = connect_strictly()
     connection.send("GET /v1/stream/a?x=" + "x" * 50_000 + ending)
@@ -170,7 +175,7 @@ def test_a_url_over_the_limit_is_refused(connect_strictly: Connect, ending: str)
 def test_trailers_without_end_are_refused(strict_api: Api, connect_strictly: Connect) -> None:
     path, connection = strict_api.stream(b"one"), connect_strictly()
     connection.send(
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\n"
         "Transfer-Encoding: chunked\r\n\r\n3\r\ntwo\r\n0\r\nX-Long: " + "x" * 100_000
     )
     # 431 when more of it comes, 408 when it just stops.
@@ -184,7 +189,7 @@ def test_expect_continue_is_refused_for_a_body_over_the_limit(
 ) -> None:
     path, connection = strict_api.stream(), connect_strictly()
     connection.send(
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\n"
         "Expect: 100-continue\r\nContent-Length: 1001\r\n\r\n"
     )
     assert connection.answer().status == 413

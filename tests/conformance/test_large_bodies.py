@@ -124,7 +124,7 @@ def test_requests_behind_a_large_one_wait_for_it(api: Api) -> None:
     api.put(path, content_type=JSON)
     large = json.dumps(MESSAGES).encode()
     connection = RawConnection(api.port)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\nContent-Length: "
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length: "
     sent = [b"0", large, b"1", large, b"2"]
     connection.send(b"".join(head.encode() + b"%d\r\n\r\n" % len(b) + b for b in sent))
     ordinals = [halves(connection.answer().next_offset)[0] for _ in sent]

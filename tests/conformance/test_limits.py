@@ -31,7 +31,7 @@ def send_chunked(server: ServerProcess, method: str, path: str, sizes: list[int]
     connection = RawConnection(server.port)
     try:
         connection.send(
-            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\n"
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n"
         )
         for size in sizes:
@@ -86,7 +86,7 @@ def test_an_endless_chunked_body_is_cut_off(
     path = limited_api.stream()
     connection = RawConnection(limited_server.port)
     connection.send(
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\n"
         "Transfer-Encoding: chunked\r\n\r\n"
     )
     chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
@@ -104,7 +104,7 @@ def test_an_announced_body_over_the_limit_is_refused_before_it_is_sent(
     path = limited_api.stream()
     connection = RawConnection(limited_server.port)
     connection.send(
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {TEXT}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {TEXT}\r\n"
         f"Content-Length: {10**12}\r\n\r\n"
     )
     assert connection.answer().status == 413

@@ -36,7 +36,7 @@ class SlowReader:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.settimeout(20)
         self.socket.connect(("127.0.0.1", port))
-        self.socket.sendall(f"GET {path} HTTP/{version}\r\nHost: x\r\n{head}\r\n".encode())
+        self.socket.sendall(f"GET {path} HTTP/{version}\r\nHost: localhost\r\n{head}\r\n".encode())
         self.received = b""
         while b"\r\n\r\n" not in self.received:
             self.received += self._receive(1024)
@@ -133,7 +133,8 @@ def test_what_is_appended_meanwhile_is_not_in_the_answer(api: Api) -> None:
         assert reader.read_rest() == b"".join(sent)
         assert f"stream-next-offset: {tail}".encode() in reader.head
         reader.socket.sendall(
-            f"GET {path}?offset={tail} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+            f"GET {path}?offset={tail} HTTP/1.1\r\nHost: localhost\r\n".encode()
+            + b"Connection: close\r\n\r\n"
         )
         reply = http.client.HTTPResponse(reader.socket)
         reply.begin()
@@ -162,7 +163,7 @@ def test_requests_behind_a_long_answer_wait_their_turn(memory_api: Api) -> None:
     sent = messages(100)
     path = memory_api.stream(*sent, content_type=BINARY)
     with socket.create_connection(("127.0.0.1", memory_api.server.port), timeout=20) as client:
-        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 3)
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 3)
         received = client.makefile("rb")
         for _ in range(3):
             head = b"".join(iter(received.readline, b"\r\n"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from tests.conformance.api import JSON, TEXT, Api, error_code, fresh_path, producer
+from tests.conformance.api import JSON, TEXT, Api, Events, error_code, fresh_path, producer
 from tests.support.http import Reply
+from tests.support.server import ServerProcess, running_server
 
 STREAM_METHODS = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"}
 REQUEST_HEADERS = [
@@ -76,6 +78,46 @@ def timed_out_poll(api: Api) -> Reply:
     return api.get(f"{api.stream()}?offset=-1&live=long-poll&timeout_ms=1")
 
 
+class Page(Api):
+    """What the script of a web page would send."""
+
+    origin = "http://localhost:3000"
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Reply:
+        sent = {**(headers or {}), "Origin": self.origin}
+        return super().call(method, path, body, sent, content_type)
+
+    def events(self, path: str, timeout_seconds: float = 10.0) -> Events:
+        events = Events(self.host, self.port, path, timeout_seconds, {"Origin": self.origin})
+        self.opened.append(events)
+        return events
+
+
+@pytest.fixture
+def page(servers: Callable[[str], ServerProcess]) -> Iterator[Page]:
+    with contextlib.closing(Page(servers("memory"))) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def open_server() -> Iterator[ServerProcess]:
+    with running_server(None, "--cors-origin", "*") as server:
+        yield server
+
+
+@pytest.fixture
+def open_api(open_server: ServerProcess) -> Iterator[Api]:
+    with contextlib.closing(Api(open_server)) as api:
+        yield api
+
+
 ERRORS: dict[str, tuple[int, Callable[[Api], Reply]]] = {
     "bad offset": (400, lambda api: api.get(f"{api.stream()}?offset=x")),
     "bad path": (400, lambda api: api.get("/v1/stream/a//b")),
@@ -124,14 +166,37 @@ def test_browsers_are_told_not_to_guess(
     assert reply.headers["x-content-type-options"] == "nosniff"
     policy = reply.headers["cross-origin-resource-policy"]
     assert policy in ("cross-origin", "same-site", "same-origin")
+    assert "access-control-allow-origin" not in reply.headers  # no page asked
+
+
+@pytest.mark.parametrize(
+    ("status", "act"), [*ERRORS.values(), *SUCCESSES.values()], ids=[*ERRORS, *SUCCESSES]
+)
+def test_a_page_that_may_use_the_server_can_read_every_answer(
+    page: Page, status: int, act: Callable[[Api], Reply]
+) -> None:
+    reply = act(page)
+    assert reply.status == status
+    assert reply.headers["access-control-allow-origin"] == page.origin
+
+
+@pytest.mark.parametrize(
+    ("status", "act"), [*ERRORS.values(), *SUCCESSES.values()], ids=[*ERRORS, *SUCCESSES]
+)
+def test_a_server_for_all_pages_says_so_in_every_answer(
+    open_api: Api, status: int, act: Callable[[Api], Reply]
+) -> None:
+    reply = act(open_api)
+    assert reply.status == status
     assert reply.headers["access-control-allow-origin"] == "*"
+    assert reply.headers["cross-origin-resource-policy"] == "cross-origin"
 
 
 @pytest.mark.parametrize("act", [each[1] for each in SUCCESSES.values()], ids=SUCCESSES.keys())
 def test_scripts_may_read_the_headers_of_the_protocol(
-    memory_api: Api, act: Callable[[Api], Reply]
+    page: Page, act: Callable[[Api], Reply]
 ) -> None:
-    exposed = act(memory_api).headers["access-control-expose-headers"].lower()
+    exposed = act(page).headers["access-control-expose-headers"].lower()
     names = {name.strip() for name in exposed.split(",")}
     assert set(RESPONSE_HEADERS) <= names
 
@@ -139,15 +204,14 @@ def test_scripts_may_read_the_headers_of_the_protocol(
 @pytest.mark.parametrize(
     "path", ["/", "/nope", "/v1/stream/nothing", "/v1/stream/a//b", "/healthz"]
 )
-def test_a_preflight_is_answered_for_every_path(memory_api: Api, path: str) -> None:
+def test_a_preflight_is_answered_for_every_path(page: Page, path: str) -> None:
     asked = {
-        "Origin": "https://example.com",
         "Access-Control-Request-Method": "PUT",
         "Access-Control-Request-Headers": ",".join(REQUEST_HEADERS),
     }
-    reply = memory_api.call("OPTIONS", path, headers=asked)
+    reply = page.call("OPTIONS", path, headers=asked)
     assert (reply.status in (200, 204), reply.body) == (True, b"")
-    assert reply.headers["access-control-allow-origin"] == "*"
+    assert reply.headers["access-control-allow-origin"] == page.origin
     methods = {name.strip() for name in reply.headers["access-control-allow-methods"].split(",")}
     assert methods >= {"GET", "HEAD", "PUT", "POST", "DELETE"}
     allowed = reply.headers["access-control-allow-headers"].lower()

@@ -179,7 +179,7 @@ def test_s1_the_limit_counts_chunks_too(small_api: Api, size: int) -> None:
     path = small_api.bucketed(b"one")
     with contextlib.closing(RawConnection(small_api.port)) as connection:
         connection.send(
-            f"PUT {path}/snapshot/{token(1, 3)} HTTP/1.1\r\nHost: x\r\n"
+            f"PUT {path}/snapshot/{token(1, 3)} HTTP/1.1\r\nHost: localhost\r\n"
             "Transfer-Encoding: chunked\r\n\r\n"
         )
         chunk = b"%x\r\n%b\r\n" % (size, b"x" * size)
@@ -331,7 +331,9 @@ def test_s2_a_lagging_event_reader_is_ended_and_hears_410_when_it_comes_again(
         lagging.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lagging.settimeout(10)
         lagging.connect(("127.0.0.1", api.port))
-        lagging.sendall(f"GET {path}?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        lagging.sendall(
+            f"GET {path}?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
         api.settle()
         for _ in range(100):
             assert api.append(path, b"x" * 90_000, BINARY).status == 204
@@ -520,7 +522,7 @@ def test_s5_appends_are_acknowledged_while_a_large_snapshot_is_under_way(api: Ap
     with contextlib.closing(RawConnection(api.port)) as upload:
         upload.socket.settimeout(30)
         upload.send(
-            f"PUT {path}/snapshot/{token(1, 3)} HTTP/1.1\r\nHost: x\r\n"
+            f"PUT {path}/snapshot/{token(1, 3)} HTTP/1.1\r\nHost: localhost\r\n"
             f"Content-Length: {size}\r\n\r\n"
         )
         for _ in range(10):
@@ -545,7 +547,8 @@ def test_s5_an_upload_that_is_broken_off_publishes_nothing(api: Api) -> None:
     path = api.bucketed(b"one")
     upload = RawConnection(api.port)
     upload.send(
-        f"PUT {path}/snapshot/{token(1, 3)} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
+        f"PUT {path}/snapshot/{token(1, 3)} HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Length: 100\r\n\r\nhalf"
     )
     api.settle()
     upload.close()

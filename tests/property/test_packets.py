@@ -17,7 +17,7 @@ from tests.property.driver import Server, running
 
 COMMON = settings(deadline=None, print_blob=True)
 # Bodies of one length, so that the same head comes again and again; one looks like a request.
-BODIES = [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"a" * 34, b"\r\n\r\n" * 8 + b"bb"]
+BODIES = [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"a" * 34, b"\r\n\r\n" * 8 + b"bb"]
 # Small pieces that matter to a parser.
 SPLINTERS = [
     b"\r",
@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 
 
 def head(method: str, path: str, *headers: str) -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
 
 
 def append(path: str, body: bytes, chunked: bool) -> bytes:

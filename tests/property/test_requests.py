@@ -40,7 +40,7 @@ VALUES = st.sampled_from(NEAR) | st.text(st.characters(max_codepoint=255), max_s
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with running(None) as server:
+    with running(None, "--cors-origin", "*") as server:
         server.client.put("/v1/stream/a", b"one", content_type=TEXT)
         yield server
         server.client.close()

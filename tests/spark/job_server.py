@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from millstream.api.errors import respond_error
 from millstream.api.jobs import JobRoutes
+from millstream.api.web_pages import WebPages
 from millstream.clock import SystemClock
 from millstream.engine.threads import Threads
 from millstream.errors import StreamError
@@ -23,7 +24,7 @@ from millstream.faults import Faults
 from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.http.message import Request
-from millstream.http.server import HttpLimits, Server
+from millstream.http.server import HttpLimits, Listener, Server
 from millstream.jobs.compaction import Policy
 from millstream.jobs.erasure import Erasure
 from millstream.jobs.rewrites import rewriting_kinds
@@ -265,9 +266,10 @@ class JobServer:
             except StreamError as error:
                 respond_error(request, error)
 
-        server = Server(handle, LIMITS, b"")
+        server = Server(LIMITS, b"")
+        pages = WebPages(SystemClock(), hosts=None, origins=None)
         async with asyncio.TaskGroup() as group, routes.running(group):
-            _, port = await server.listen("127.0.0.1", 0, None)
+            _, port = await server.listen("127.0.0.1", 0, None, Listener(handle, pages))
             started(port)
             await stopped.wait()
             await server.close(1.0)

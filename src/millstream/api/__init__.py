@@ -1,7 +1,11 @@
 """Routes and handlers: HTTP requests become commands and reads, outcomes become answers.
 
-app.py        routes, CORS, what every answer carries
-paths.py      which stream a URL names
+routes.py     every route: path, methods with handler and scope, label
+routing.py    what such a table is, and which row a request asks for
+app.py        from a request to its handler, past the gate
+web_pages.py, cors.py   which web pages may use the server, and what browsers are told
+paths.py      which bucket or stream a URL names, and what below it
+headers.py    headers that many answers share
 arguments.py  headers and query parameters, checked
 writes.py     create, append, close, delete
 reads.py      HEAD, catch-up, and the parts all read modes share

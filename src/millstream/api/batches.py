@@ -15,6 +15,7 @@ import msgspec
 from millstream.api import arguments
 from millstream.api.errors import STATUS, error_headers, respond_error
 from millstream.api.frames import Frames, join, join_json, split_frames
+from millstream.api.headers import JSON
 from millstream.api.large_bodies import LargeBodies, is_large_json
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
@@ -34,7 +35,6 @@ from millstream.state.stream import Stream
 
 _ENTRY = b'{"status":204,"stream_next_offset":"%016d_%016d","stream_closed":false}'
 _DUPLICATE_ENTRY = _ENTRY[:-1] + b',"duplicate":true}'
-_JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
 
 
 Place = tuple[int, int]  # ordinal, byte
@@ -135,7 +135,7 @@ class Batches:
         else:  # where an older batch ended is not kept; like a POST, name the producer's last place
             ends = [(ordinal, byte)] * len(counts)
         body = _acknowledgements(counts, ends, outcome is Done.DUPLICATE)
-        request.respond(200, headers + _JSON, body)
+        request.respond(200, headers + JSON, body)
 
 
 def _command(now_ms: int, stream_id: int, frames: Frames, content_type: bytes) -> Append:
@@ -178,7 +178,7 @@ def _refused(error: StreamError) -> dict[str, object]:
 def _respond_all(request: Request, frames: int, error: StreamError) -> None:
     """The same refusal for every frame, as if each had been sent on its own."""
     body = msgspec.json.encode([_refused(error)] * frames)
-    request.respond(200, _JSON + error_headers(error), body)
+    request.respond(200, JSON + error_headers(error), body)
 
 
 def _wants_minimal(request: Request) -> bool:

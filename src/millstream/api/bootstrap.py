@@ -19,7 +19,8 @@ import structlog
 from millstream.api.arguments import Query
 from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
-from millstream.api.reads import NO_STORE, Reads
+from millstream.api.headers import NO_STORE
+from millstream.api.reads import Reads
 from millstream.api.snapshots import no_blob
 from millstream.cold.blob_worker import BlobWorker
 from millstream.cold.cold_reads import ColdReads

@@ -6,12 +6,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from millstream.api.headers import JSON
 from millstream.api.paths import STREAM_ROOT, stream_key
 from millstream.errors import BodyTooLarge, InvalidRequest, InvalidSubscriptionRequest
 from millstream.http.message import Request
 from millstream.limits import CONTROL_BODY_BYTES_MAX
-
-_JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
 
 BodyType = TypeVar("BodyType", bound=msgspec.Struct)
 
@@ -27,7 +26,7 @@ def parse_body(request: Request, body_type: type[BodyType]) -> BodyType:
 
 
 def respond_json(request: Request, status: int, value: Any) -> None:
-    request.respond(status, _JSON, msgspec.json.encode(value))
+    request.respond(status, JSON, msgspec.json.encode(value))
 
 
 def stream_key_of(path: str) -> bytes:

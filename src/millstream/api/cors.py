@@ -1,4 +1,7 @@
-"""What browsers are told, so that pages of other origins may use the server."""
+"""What browsers are told, so that pages of other origins may use the server.
+
+Which pages may is decided in web_pages.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _EXPOSED = ", ".join(
         "Stream-Snapshot-Offset, Producer-Epoch, Producer-Seq, Producer-Expected-Seq",
         "Producer-Received-Seq, ETag, Location, Retry-After",
     )
-)
+).encode()
 _ALLOWED = ", ".join(
     (
         "Authorization, Content-Type, If-None-Match, Accept, Cache-Control, Last-Event-ID, Prefer",
@@ -33,18 +36,22 @@ _PREFLIGHT = (
 )
 
 
-def fixed_headers(cors_origin: str) -> bytes:
-    """On every answer, errors and refusals included."""
-    lines = [
-        "x-content-type-options: nosniff",
-        "cross-origin-resource-policy: cross-origin",
-    ]
-    if cors_origin:
-        lines += [
-            f"access-control-allow-origin: {cors_origin}",
-            f"access-control-expose-headers: {_EXPOSED}",
-        ]
-    return "".join(line + "\r\n" for line in lines).encode()
+def fixed_headers(*, is_open: bool) -> bytes:
+    """On every answer, errors and refusals included. Open: to the pages of all origins."""
+    if is_open:
+        shared = b"cross-origin-resource-policy: cross-origin\r\n" + page_headers(b"*")
+    else:
+        # Whatever keeps an answer must not give it to a page of another origin, or of none.
+        shared = b"cross-origin-resource-policy: same-site\r\nvary: Origin\r\n"
+    return b"x-content-type-options: nosniff\r\n" + shared
+
+
+def page_headers(origin: bytes) -> bytes:
+    """For a page of this origin that may read the answer."""
+    return b"access-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\n" % (
+        origin,
+        _EXPOSED,
+    )
 
 
 def preflight_headers(headers: Mapping[bytes, bytes]) -> bytes:

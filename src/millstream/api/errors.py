@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millstream import errors
+from millstream.api.headers import JSON
 from millstream.http.message import Request
 
 STATUS: dict[type[errors.StreamError], int] = {
@@ -93,5 +94,4 @@ def error_fields(error: errors.StreamError) -> dict[str, str | int]:
 def respond_error(request: Request, error: errors.StreamError, extra_headers: bytes = b"") -> None:
     fields = {"code": error.code, "message": error.message, **error_fields(error)}
     body = msgspec.json.encode({"error": fields})
-    headers = b"content-type: application/json\r\ncache-control: no-store\r\n" + extra_headers
-    request.respond(STATUS[type(error)], headers + error_headers(error), body)
+    request.respond(STATUS[type(error)], JSON + extra_headers + error_headers(error), body)

@@ -1,6 +1,6 @@
 """POST /__millstream/flush: all hot content to the cold store, and the catalog told of it.
 
-For who reads segments and catalog beside the server, as `millstream lake` does: what was
+For programs that read segments and catalog beside the server, as `millstream lake` does: what was
 acknowledged before the request is in them after the answer.
 """
 
@@ -12,11 +12,9 @@ from millstream.api.slow_requests import SlowRequests
 from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.flusher import Flusher
 from millstream.engine.engine import Engine
-from millstream.errors import ColdUnavailable, MethodNotAllowed, RouteNotFound
+from millstream.errors import ColdUnavailable
 from millstream.http.message import Request
 from millstream.limits import SEGMENT_FLUSH_BYTES_MAX
-
-FLUSH_PATH = b"/__millstream/flush"
 
 
 class FlushAll:
@@ -31,11 +29,6 @@ class FlushAll:
         self._requests = SlowRequests(engine)
 
     def handle(self, request: Request) -> None:
-        request.route = "flush"
-        if request.path != FLUSH_PATH:
-            raise RouteNotFound("flush has nothing below it")
-        if request.method != b"POST":
-            raise MethodNotAllowed("use POST", "POST, OPTIONS")
         self._requests.begin(request, self._flush())
 
     async def _flush(self) -> dict[str, Any]:

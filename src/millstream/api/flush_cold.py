@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.api.arguments import Query
+from millstream.api.headers import NO_STORE
 from millstream.api.paths import bucketed_key, unescape_all
 from millstream.api.slow_requests import SlowRequests
 from millstream.cold.flusher import Flusher
@@ -12,8 +13,6 @@ from millstream.engine.engine import Engine
 from millstream.errors import (
     ColdUnavailable,
     InvalidRequest,
-    MethodNotAllowed,
-    RouteNotFound,
     StreamError,
 )
 from millstream.http.message import Request
@@ -21,7 +20,6 @@ from millstream.limits import MIB
 from millstream.protocol.offsets import encode_offset
 from millstream.state.stream import Stream
 
-FLUSH_COLD_ROOT = b"/__ursula/flush-cold/"
 BYTES_MAX_DEFAULT = 8 * MIB
 
 
@@ -33,21 +31,16 @@ class FlushCold:
         self._flusher = flusher
         self._requests = SlowRequests(engine)
 
-    def handle(self, request: Request) -> None:
-        if request.method != b"POST":
-            raise MethodNotAllowed("use POST", "POST, OPTIONS")
-        parts = request.path.removeprefix(FLUSH_COLD_ROOT).split(b"/")
-        if len(parts) != 2:
-            raise RouteNotFound("use /__ursula/flush-cold/{bucket}/{stream}")
+    def handle(self, request: Request, raw_bucket: bytes, raw_stream: bytes) -> None:
         query = Query(request.query)
         bytes_min = _size(query, b"min_hot_bytes", 1)
         bytes_max = _size(query, b"max_bytes", BYTES_MAX_DEFAULT)
-        key = bucketed_key(unescape_all(parts[0]), parts[1])
+        key = bucketed_key(unescape_all(raw_bucket), raw_stream)
         stream = self._engine.find(key, self._engine.clock.now_ms())
         if self._flusher is None:
             raise InvalidRequest("this server has no cold store; start it without --memory")
         if stream.log.tail_byte - stream.log.cold_byte < max(bytes_min, 1):
-            request.respond(204, b"cache-control: no-store\r\n")
+            request.respond(204, NO_STORE)
             return
         self._requests.begin(request, self._flush(self._flusher, stream, bytes_max))
 

@@ -9,18 +9,10 @@ from typing import Any
 from millstream.api.control import respond_json
 from millstream.api.errors import respond_error
 from millstream.cold.garbage import Garbage, Item
-from millstream.errors import (
-    ColdUnavailable,
-    MethodNotAllowed,
-    RouteNotFound,
-    ShuttingDown,
-    StreamError,
-)
+from millstream.errors import ColdUnavailable, ShuttingDown, StreamError
 from millstream.faults import Faults
 from millstream.http.message import Request
 from millstream.limits import GARBAGE_LISTED_MAX
-
-GARBAGE_PATH = b"/__millstream/garbage"
 
 
 class GarbageRoutes:
@@ -31,16 +23,11 @@ class GarbageRoutes:
         self._faults = faults
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def handle(self, request: Request) -> None:
-        request.route = "garbage"
-        if request.path != GARBAGE_PATH:
-            raise RouteNotFound("garbage has nothing below it")
-        if request.method == b"GET":
-            self._begin(request, self._show())
-        elif request.method == b"POST":
-            self._begin(request, self._collect())
-        else:
-            raise MethodNotAllowed("use one of GET, POST", "GET, POST, OPTIONS")
+    def show(self, request: Request) -> None:
+        self._begin(request, self._show())
+
+    def collect(self, request: Request) -> None:
+        self._begin(request, self._collect())
 
     def _begin(self, request: Request, answering: Coroutine[Any, Any, dict[str, Any]]) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(request, answering))

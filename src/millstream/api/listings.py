@@ -17,6 +17,7 @@ import msgspec
 from millstream.api.arguments import Query
 from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
+from millstream.api.headers import JSON
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import InvalidRequest, StreamError
@@ -28,7 +29,6 @@ from millstream.protocol.patterns import DEFAULT_BUCKET, path_of, text_of
 from millstream.state.buckets import Namespace, split_key
 from millstream.state.stream import Stream
 
-_JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
 _END = b"\xff"  # behind every UTF-8
 _DEFAULT_ROOT = DEFAULT_BUCKET + b"/"
 LIST_LIMIT_MAX = 1000
@@ -47,7 +47,7 @@ class Listings:
         self._clock = clock
 
     def _respond(self, request: Request, body: object) -> None:
-        self._compression.respond(request, _JSON, msgspec.json.encode(body), JSON_CONTENT_TYPE)
+        self._compression.respond(request, JSON, msgspec.json.encode(body), JSON_CONTENT_TYPE)
 
     def list_bucket(self, request: Request, bucket: bytes, query: Query) -> None:
         """The bucket must exist."""

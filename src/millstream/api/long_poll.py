@@ -6,8 +6,8 @@ import asyncio
 
 from millstream.api.arguments import Query
 from millstream.api.errors import respond_error
+from millstream.api.headers import NO_STORE
 from millstream.api.reads import (
-    NO_STORE,
     Page,
     Position,
     Reads,

@@ -7,6 +7,7 @@ import msgspec
 from millstream.api.arguments import Query
 from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
+from millstream.api.headers import JSON, NO_STORE
 from millstream.api.listings import Listings
 from millstream.api.paths import check_bucket_id
 from millstream.clock import Clock
@@ -17,9 +18,6 @@ from millstream.state.buckets import Bucket
 from millstream.state.commands import CreateBucket, DeleteBucket
 from millstream.state.decisions import bucket_not_found
 from millstream.state.outcomes import Done, Outcome
-
-_JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
-_NO_STORE = b"cache-control: no-store\r\n"
 
 
 class NamespaceApi:
@@ -43,7 +41,7 @@ class NamespaceApi:
         if isinstance(outcome, StreamError):
             respond_error(request, outcome)
         else:
-            request.respond(201 if outcome is Done.CREATED else 204, _NO_STORE)
+            request.respond(201 if outcome is Done.CREATED else 204, NO_STORE)
 
     def describe(self, request: Request, bucket: bytes) -> None:
         found = self._find(bucket)
@@ -52,7 +50,7 @@ class NamespaceApi:
             "streams": found.streams,
             "created_at_ms": found.created_ms,
         }
-        request.respond(200, _JSON, msgspec.json.encode(body))
+        request.respond(200, JSON, msgspec.json.encode(body))
 
     def _find(self, bucket: bytes) -> Bucket:
         check_bucket_id(bucket)

@@ -14,6 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from millstream.api.headers import JSON, NO_STORE, TEXT
 from millstream.api.json_metrics import ColdNumbers, json_metrics
 from millstream.api.long_poll import LongPolls
 from millstream.api.sse import SseReaders
@@ -24,12 +25,9 @@ from millstream.http.server import Server
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Journal
 from millstream.subscriptions.watch import SubscriptionNumbers
 
-_TEXT = b"content-type: text/plain\r\ncache-control: no-store\r\n"
-_JSON = b"content-type: application/json\r\ncache-control: no-store\r\n"
-
 
 def respond_health(request: Request) -> None:
-    request.respond(200, _TEXT, b"ok\n")
+    request.respond(200, TEXT, b"ok\n")
 
 
 class Readiness:
@@ -53,9 +51,9 @@ class Readiness:
             answer["unexpected_errors"] = unexpected
         body = msgspec.json.encode(answer) + b"\n"
         if reasons:
-            request.respond(503, _JSON + b"retry-after: 1\r\n", body)
+            request.respond(503, JSON + b"retry-after: 1\r\n", body)
         else:
-            request.respond(200, _JSON, body)
+            request.respond(200, JSON, body)
 
     def _reasons(self) -> list[dict[str, str]]:
         """Codes are for programs, messages for people."""
@@ -113,12 +111,12 @@ class Metrics:
         cold = None if self._cold is None else self._cold()
         subscribers = self._sse.readers
         body = json_metrics(self._server, self._engine, self._polls.waiting, subscribers, cold)
-        request.respond(200, _JSON, msgspec.json.encode(body))
+        request.respond(200, JSON, msgspec.json.encode(body))
 
     def respond(self, request: Request) -> None:
-        headers = f"content-type: {CONTENT_TYPE_LATEST}\r\ncache-control: no-store\r\n"
-        body = generate_latest(self._registry)
-        self._compression.respond(request, headers.encode(), body, CONTENT_TYPE_LATEST.encode())
+        content_type = CONTENT_TYPE_LATEST.encode()
+        headers = b"content-type: %b\r\n%b" % (content_type, NO_STORE)
+        self._compression.respond(request, headers, generate_latest(self._registry), content_type)
 
     def collect(self) -> Iterable[Metric]:
         requests = CounterMetricFamily(

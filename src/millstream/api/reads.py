@@ -9,6 +9,7 @@ from millstream.api import arguments
 from millstream.api.arguments import Query
 from millstream.api.compression import Compression, encoding_header, tag_suffix
 from millstream.api.errors import respond_error
+from millstream.api.headers import NO_STORE
 from millstream.api.long_answers import LongAnswers
 from millstream.clock import Clock
 from millstream.cold.cold_reads import ColdReads
@@ -31,7 +32,6 @@ from millstream.state.log import Log
 from millstream.state.stream import Stream, resolve_in
 
 CACHEABLE = b"cache-control: public, max-age=60, stale-while-revalidate=300\r\n"
-NO_STORE = b"cache-control: no-store\r\n"
 
 
 class Position(NamedTuple):

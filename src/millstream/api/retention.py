@@ -8,14 +8,12 @@ from millstream.api.control import respond_json
 from millstream.api.errors import respond_error
 from millstream.api.paths import check_bucket_id, unescape_all
 from millstream.engine.engine import Engine
-from millstream.errors import InvalidRequest, MethodNotAllowed, StreamError
+from millstream.errors import InvalidRequest, StreamError
 from millstream.http.message import Request
 from millstream.limits import INTEGER_MAX, TTL_SECONDS_MAX
 from millstream.state.commands import SetRetention
 from millstream.state.decisions import bucket_not_found
 from millstream.state.outcomes import Outcome
-
-RETENTION_ROOT = b"/__millstream/retention/"
 
 
 class RetentionBody(msgspec.Struct):
@@ -29,17 +27,14 @@ class RetentionRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def handle(self, request: Request) -> None:
-        bucket = unescape_all(request.path.removeprefix(RETENTION_ROOT))
-        check_bucket_id(bucket, new=False)
-        if request.method == b"PUT":
-            self._set(request, bucket, _parse(request.body))
-        elif request.method == b"DELETE":
-            self._set(request, bucket, RetentionBody())
-        elif request.method in (b"GET", b"HEAD"):
-            self._describe(request, bucket)
-        else:
-            raise MethodNotAllowed("use GET, PUT or DELETE", "GET, HEAD, PUT, DELETE, OPTIONS")
+    def set(self, request: Request, raw_bucket: bytes) -> None:
+        self._set(request, _bucket(raw_bucket), _parse(request.body))
+
+    def clear(self, request: Request, raw_bucket: bytes) -> None:
+        self._set(request, _bucket(raw_bucket), RetentionBody())
+
+    def describe(self, request: Request, raw_bucket: bytes) -> None:
+        self._describe(request, _bucket(raw_bucket))
 
     def _set(self, request: Request, bucket: bytes, body: RetentionBody) -> None:
         age, size = body.max_age_seconds, body.max_bytes
@@ -70,6 +65,12 @@ class RetentionRoutes:
             200,
             {"bucket_id": bucket.decode(), "max_age_seconds": age, "max_bytes": size},
         )
+
+
+def _bucket(raw_bucket: bytes) -> bytes:
+    bucket = unescape_all(raw_bucket)
+    check_bucket_id(bucket)
+    return bucket
 
 
 def _parse(body: bytes) -> RetentionBody:

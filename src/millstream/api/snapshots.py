@@ -6,8 +6,9 @@ import secrets
 from typing import NamedTuple
 
 from millstream.api.errors import respond_error
+from millstream.api.headers import NO_STORE
 from millstream.api.own_urls import OwnUrls
-from millstream.api.reads import NO_STORE, Reads
+from millstream.api.reads import Reads
 from millstream.clock import Clock
 from millstream.cold.blob_worker import BlobWorker
 from millstream.engine.engine import Engine

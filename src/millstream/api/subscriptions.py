@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from millstream.api.control import parse_body, respond_json, stream_key_of
 from millstream.api.errors import respond_error
+from millstream.api.headers import NO_STORE
 from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import CONTROL_ROOT, normal_pattern
 from millstream.api.reads import Reads
@@ -23,7 +24,6 @@ from millstream.engine.engine import Engine
 from millstream.errors import (
     InvalidRequest,
     InvalidSubscriptionRequest,
-    MethodNotAllowed,
     StreamError,
     SubscriptionNotFound,
     TooManyPatterns,
@@ -58,7 +58,6 @@ from millstream.state.outcomes import Done, Outcome
 from millstream.state.subscription import Subscription
 
 _JWKS = b"content-type: application/jwk-set+json\r\ncache-control: public, max-age=300\r\n"
-_NO_STORE = b"cache-control: no-store\r\n"
 _CREATE_STATUS = {Done.CREATED: 201, Done.EXISTED: 200}
 
 
@@ -80,31 +79,18 @@ class StreamsBody(msgspec.Struct):
     streams: list[str]
 
 
-class Route(NamedTuple):
-    subscription_id: str
-    action: bytes
-    rest: bytes
-
-
-def parse_route(raw_path: bytes) -> Route | None:
-    """`subscriptions/{id}`, with an action and what follows it; None: no route of ours."""
-    collection, _, tail = raw_path[len(CONTROL_ROOT) :].partition(b"/")
-    raw_id, _, tail = tail.partition(b"/")
-    action, _, rest = tail.partition(b"/")
-    if collection != b"subscriptions" or not raw_id:
-        return None
+def subscription_id_of(raw_id: bytes) -> str:
+    """As it stands in a URL. Raises InvalidSubscriptionRequest."""
     try:
         subscription_id = unquote_to_bytes(raw_id).decode()
     except UnicodeDecodeError:
         raise InvalidSubscriptionRequest("a subscription's id must be UTF-8") from None
-    if (
-        len(subscription_id.encode()) > SUBSCRIPTION_ID_BYTES_MAX
-        or not subscription_id.isprintable()
-    ):
+    size = len(subscription_id.encode())
+    if not 0 < size <= SUBSCRIPTION_ID_BYTES_MAX or not subscription_id.isprintable():
         raise InvalidSubscriptionRequest(
-            f"a subscription's id must be printable, {SUBSCRIPTION_ID_BYTES_MAX} bytes at most"
+            f"a subscription's id must be printable, 1 to {SUBSCRIPTION_ID_BYTES_MAX} bytes"
         )
-    return Route(subscription_id, action, rest)
+    return subscription_id
 
 
 class SubscriptionRoutes:
@@ -122,55 +108,22 @@ class SubscriptionRoutes:
         self._clock = clock
         self._own_urls = own_urls
         self._allowed = allowed
-        wakes = WakeRoutes(engine, reads, clock)
-        self._posts: dict[bytes, Callable[[Request, str], None]] = {
-            b"streams": self._link,
-            b"callback": wakes.callback,
-            b"claim": wakes.claim,
-            b"ack": wakes.ack,
-            b"release": wakes.release,
-        }
+        self.wakes = WakeRoutes(engine, reads, clock)
 
-    def handle(self, request: Request) -> None:
-        request.route = "subscriptions"
-        if request.path == CONTROL_ROOT + b"jwks.json":
-            self._only(request, b"GET", b"HEAD")
-            self._with_keys(request, self._respond_jwks)
-            return
-        route = parse_route(request.path)
-        if route is None:
-            raise InvalidSubscriptionRequest("stream paths below __ds are reserved")
-        if not route.action:
-            self._handle_subscription(request, route.subscription_id)
-        elif route.action == b"streams" and route.rest:
-            self._only(request, b"DELETE")
-            self._unlink(request, route.subscription_id, route.rest)
-        elif route.action in self._posts and not route.rest:
-            self._only(request, b"POST")
-            self._posts[route.action](request, route.subscription_id)
-        else:
-            raise InvalidSubscriptionRequest("stream paths below __ds are reserved")
+    def describe(self, request: Request, subscription_id: str) -> None:
+        subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
+        if subscription is None:
+            raise SubscriptionNotFound("subscription does not exist")
+        respond_json(request, 200, self._describe(subscription))
 
-    @staticmethod
-    def _only(request: Request, *methods: bytes) -> None:
-        if request.method not in methods:
-            allow = ", ".join([*(method.decode() for method in methods), "OPTIONS"])
-            raise MethodNotAllowed(f"use {methods[0].decode()}", allow)
-
-    def _handle_subscription(self, request: Request, subscription_id: str) -> None:
-        self._only(request, b"GET", b"HEAD", b"PUT", b"DELETE")
-        if request.method == b"PUT":
-            self._create(request, subscription_id)
-        elif request.method == b"DELETE":
-            delete = DeleteSubscription(self._clock.now_ms(), subscription_id)
-            self._engine.submit(delete, _respond_empty, request)
-        else:
-            subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
-            if subscription is None:
-                raise SubscriptionNotFound("subscription does not exist")
-            respond_json(request, 200, self._describe(subscription))
+    def delete(self, request: Request, subscription_id: str) -> None:
+        command = DeleteSubscription(self._clock.now_ms(), subscription_id)
+        self._engine.submit(command, _respond_empty, request)
 
     # Keys
+
+    def respond_jwks(self, request: Request) -> None:
+        self._with_keys(request, self._respond_jwks)
 
     def _with_keys(self, request: Request, respond: Callable[[Request], None]) -> None:
         """Calls `respond` once the server has its keys; the first who asks makes them."""
@@ -201,7 +154,7 @@ class SubscriptionRoutes:
 
     # Create and show
 
-    def _create(self, request: Request, subscription_id: str) -> None:
+    def create(self, request: Request, subscription_id: str) -> None:
         command = _create_command(
             parse_body(request, SubscriptionBody),
             subscription_id,
@@ -293,7 +246,7 @@ class SubscriptionRoutes:
 
     # Which streams
 
-    def _link(self, request: Request, subscription_id: str) -> None:
+    def link(self, request: Request, subscription_id: str) -> None:
         streams = parse_body(request, StreamsBody).streams
         subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
         if subscription is not None and len(subscription.links) >= SUBSCRIPTION_LINKS_MAX:
@@ -306,7 +259,7 @@ class SubscriptionRoutes:
         command = LinkStreams(self._clock.now_ms(), subscription_id, _keys_of(streams))
         self._engine.submit(command, _respond_empty, request)
 
-    def _unlink(self, request: Request, subscription_id: str, rest: bytes) -> None:
+    def unlink(self, request: Request, subscription_id: str, rest: bytes) -> None:
         try:
             name = unquote_to_bytes(rest).decode()
         except UnicodeDecodeError:
@@ -376,4 +329,4 @@ def _respond_empty(request: Request, outcome: Outcome) -> None:
     if isinstance(outcome, StreamError):
         respond_error(request, outcome)
     else:
-        request.respond(204, _NO_STORE)
+        request.respond(204, NO_STORE)

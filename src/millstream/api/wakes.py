@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.api.control import parse_body, respond_json, stream_key_of
 from millstream.api.errors import respond_error
+from millstream.api.headers import NO_STORE
 from millstream.api.reads import Reads
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
@@ -198,7 +199,7 @@ class WakeRoutes:
         if isinstance(outcome, StreamError):
             respond_error(request, outcome)
         else:
-            request.respond(204, b"cache-control: no-store\r\n")
+            request.respond(204, NO_STORE)
 
     def _admit(
         self, request: Request, subscription_id: str, now_ms: int, *, is_webhook: bool

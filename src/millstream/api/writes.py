@@ -5,6 +5,7 @@ from __future__ import annotations
 from millstream.api import arguments
 from millstream.api.errors import respond_error
 from millstream.api.forks import find_fork_place
+from millstream.api.headers import NO_STORE
 from millstream.api.large_bodies import LargeBodies, is_large_json
 from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import StreamPaths
@@ -22,7 +23,6 @@ from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
 _CLOSED = b"stream-closed: true\r\n"
-_NO_STORE = b"cache-control: no-store\r\n"
 _CREATE_STATUS = {Done.CREATED: 201, Done.EXISTED: 200}
 
 _PRODUCER_HEADERS = b"producer-epoch: %d\r\nproducer-seq: %d\r\nstream-next-offset: %016d_%016d\r\n"
@@ -289,7 +289,7 @@ class Writes:
         if outcome is Done.CREATED:
             self._engine.lifetimes.follow(stream)
             headers += self._location(request)
-        request.respond(_CREATE_STATUS[outcome], headers + _NO_STORE)
+        request.respond(_CREATE_STATUS[outcome], headers + NO_STORE)
 
     def _location(self, request: Request) -> bytes:
         root = self._own_urls.root(request) or ""
@@ -307,7 +307,7 @@ class Writes:
         if isinstance(outcome, StreamError):
             respond_error(request, outcome)
         else:
-            request.respond(204, _NO_STORE)
+            request.respond(204, NO_STORE)
 
 
 def _needs_fork_place(command: CreateStream, decided: Outcome | None) -> bool:

@@ -3,6 +3,7 @@
 message.py     requests, responses, status lines
 refusals.py    requests that cannot be read to their end
 known_heads.py heads seen before, read without the parser
+pages.py       what web pages send: where rules about it are asked
 streaming.py   a response body that is written piece by piece
 reader.py      from bytes to requests: head, body, limits, deadlines
 body_budget.py bytes of request bodies in memory, and who gives way when it is too many

@@ -12,7 +12,7 @@ from millstream.http.refusals import Refusal
 from millstream.http.streaming import BodyStream
 
 if TYPE_CHECKING:
-    from millstream.http.server import Server
+    from millstream.http.server import Listener, Server
 
 CLIENT_LEFT = 0  # in place of a status: nobody was there to answer
 
@@ -53,8 +53,8 @@ class CountedTransport:
 class LoggedConnection(Connection):
     __slots__ = ("_began", "_refused_line", "_status")
 
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
+    def __init__(self, server: Server, listener: Listener) -> None:
+        super().__init__(server, listener)
         self._began = server.loop.time()
         self._status = CLIENT_LEFT
         self._refused_line = (b"", b"")

@@ -22,7 +22,7 @@ from millstream.http.streaming import BodyStream
 from millstream.limits import PIPELINE_BYTES_MAX, PIPELINE_REQUESTS_MAX
 
 if TYPE_CHECKING:
-    from millstream.http.server import Server
+    from millstream.http.server import Listener, Server
 
 LINGER_SECONDS = 2.0  # after a refusal, so that the client can read it before the reset
 
@@ -40,7 +40,9 @@ class Connection(asyncio.Protocol):
         "current",
         "dispatching",
         "half_closed",
+        "handler",
         "has_more_to_do",
+        "known_heads",
         "last_data",
         "linger",
         "queued_bytes",
@@ -55,8 +57,10 @@ class Connection(asyncio.Protocol):
         "write_paused",
     )
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, listener: Listener) -> None:
         self.server = server
+        self.handler = listener.handler
+        self.known_heads = listener.known_heads
         self.transport: asyncio.Transport | None = None
         self.client = ""  # its address
         self.current: Request | None = None
@@ -74,7 +78,7 @@ class Connection(asyncio.Protocol):
         self.queued_bytes = 0  # of them: those that wait, or did since all were answered
         self.reading_since = 0  # tick at which the request being read began; 0: none
         self.last_data = self.blocked_since = server.tick
-        self.reader = RequestReader(self)
+        self.reader = RequestReader(self, listener.pages)
 
     # From the transport
 
@@ -89,16 +93,17 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.refused:
             return
-        server, head_end = self.server, -1
-        self.last_data = server.tick
+        head_end = -1
+        self.last_data = self.server.tick
         if not self.reading_since:
             head_end = data.find(b"\r\n\r\n")
             if head_end >= 0:
                 # A whole request whose line and header block are known needs no parser.
                 line_end = data.find(b"\r\n")
-                known = server.known_heads.blocks.get(data[line_end:head_end])
+                heads = self.known_heads
+                known = heads.blocks.get(data[line_end:head_end])
                 if known is not None and len(data) == head_end + 4 + known[1]:
-                    line = server.known_heads.lines.get(data[:line_end])
+                    line = heads.lines.get(data[:line_end])
                     if line is not None:
                         method, path, query = line
                         body = data[head_end + 4 :]
@@ -286,7 +291,7 @@ class Connection(asyncio.Protocol):
     def _dispatch(self, request: Request) -> None:
         self.current = request
         try:
-            self.server.handler(request)
+            self.handler(request)
         except Exception:
             self.server.report_crash(request)
             if self.current is request:
@@ -409,6 +414,7 @@ class Connection(asyncio.Protocol):
         if self.refused:
             return
         self.refused = True
+        refusal.headers = self.reader.page_headers
         self._forget_arriving()
         if self.current is None and not self.waiting:
             self._send_refusal(refusal)
@@ -424,7 +430,7 @@ class Connection(asyncio.Protocol):
         body = server.error_body(refusal.code, refusal.message)
         head = b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n" % (
             server.leads[refusal.status],
-            server.refusal_headers.get(refusal.status, b""),
+            server.refusal_headers.get(refusal.status, b"") + refusal.headers,
             len(body),
             _CLOSE,
         )

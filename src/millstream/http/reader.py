@@ -8,12 +8,13 @@ as well and has to come at a minimal pace.
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
 from millstream.http.known_heads import KnownLine
 from millstream.http.message import Request
+from millstream.http.pages import PageConnection, PageRules
 from millstream.http.refusals import (
     URL_BYTES_MAX,
     Refusal,
@@ -49,10 +50,13 @@ class RequestReader:
         "head_done",
         "headers",
         "is_rare",
+        "known_hosts",
         "last_block",
         "last_headers",
         "last_line",
         "limits",
+        "page_headers",
+        "pages",
         "parser",
         "progress",
         "queued_bytes",
@@ -63,8 +67,9 @@ class RequestReader:
         "window_since",
     )
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, pages: PageRules) -> None:
         self.connection = connection
+        self.pages, self.known_hosts = pages, pages.known_hosts
         self.server = connection.server
         self.limits = connection.server.limits
         self.parser = httptools.HttpRequestParser(self)
@@ -150,7 +155,7 @@ class RequestReader:
         line_end = data.find(b"\r\n")
         block = data[line_end:head_end]
         if block == self.last_block:
-            line, heads = KnownLine(*self.last_line), self.server.known_heads
+            line, heads = KnownLine(*self.last_line), self.connection.known_heads
             heads.remember(data[:line_end], line, block, self.last_headers)
         self.last_block = block
 
@@ -174,6 +179,7 @@ class RequestReader:
         """What most requests never come to."""
         self.is_rare = False
         self.awaits_continue = False
+        self.page_headers = b""  # for the web page that sent it
         self.charged_bytes = 0
         self.body_since = 0  # tick at which more of the body had to be waited for
 
@@ -205,8 +211,8 @@ class RequestReader:
         headers, limits = self.headers, self.limits
         if self.head_bytes > limits.header_bytes:
             raise headers_too_large(limits.header_bytes)
-        if b"host" not in headers or b"," in headers[b"host"]:
-            self._judge_host()
+        if headers.get(b"host") not in self.known_hosts or b"origin" in headers:
+            self._judge_page()
         self.head_done = True
         self.progress = 0
         if b"content-length" in headers:
@@ -218,9 +224,13 @@ class RequestReader:
             self.is_rare = self.awaits_continue = True
             self.connection.invite_body()
 
-    def _judge_host(self) -> None:
-        if b"host" in self.headers or self.parser.get_http_version() == "1.1":
+    def _judge_page(self) -> None:
+        host, parser = self.headers.get(b"host"), self.parser
+        if parser.get_http_version() == "1.1" if host is None else b"," in host:
             raise Refusal(400, "host_missing", "send exactly one Host header")
+        self.page_headers = self.pages.judge(parser.get_method(), host, self.headers.get(b"origin"))
+        if self.page_headers:
+            self.is_rare = True
 
     def on_body(self, part: bytes) -> None:
         if not self.body_bytes:
@@ -257,9 +267,8 @@ class RequestReader:
         elif not isinstance(body, bytes):
             body = body.getvalue()  # not a copy, as bytes of a bytearray would be
         request = Request(connection, parser.get_method(), path, query, self.headers, body)
-        if self.is_rare and self.charged_bytes:
-            request.charged_bytes = self.charged_bytes
-            self.server.body_budget.leave(connection)
+        if self.is_rare:
+            self._mark_rare(request)
         # By default HTTP/1.1 stays open and nothing else does: no need to ask for the version.
         if b"connection" in self.headers or not parser.should_keep_alive():
             self._judge_version(request)
@@ -274,6 +283,14 @@ class RequestReader:
         if self.charged_bytes or self.body_bytes > CHARGED_BODY_BYTES:
             self.charge_body()
         return self.body if isinstance(self.body, bytes) else self.body.getvalue()
+
+    def _mark_rare(self, request: Request) -> None:
+        if self.charged_bytes:
+            request.charged_bytes = self.charged_bytes
+            self.server.body_budget.leave(self.connection)
+        if self.page_headers:
+            answering = PageConnection(self.connection, self.page_headers)
+            request.connection = cast("Connection", answering)
 
     def take_queued(self) -> int:
         taken, self.queued_bytes = self.queued_bytes, 0

@@ -11,6 +11,7 @@ class Refusal(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
+        self.headers = b""  # beside those of every answer
 
     def bare(self) -> Refusal:
         """Without the frames it was raised through: they would hold the connection's buffers."""

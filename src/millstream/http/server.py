@@ -17,6 +17,7 @@ from millstream.http.body_budget import BodyBudget
 from millstream.http.connection import Connection
 from millstream.http.known_heads import KnownHeads
 from millstream.http.message import STATUS_LINES, Request
+from millstream.http.pages import PageRules
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,29 @@ class HttpLimits:
     write_buffer_bytes: int
 
 
+class Listener:
+    """One address: who answers there, and which web pages are let in.
+
+    `handler` is called on the loop for every request and must not block.
+    """
+
+    def __init__(self, handler: Callable[[Request], None], pages: PageRules) -> None:
+        self.handler = handler
+        self.pages = pages
+        self.known_heads = KnownHeads(with_origins=pages.is_open)
+
+
 class Server:
-    """`handler` is called on the loop for every request and must not block."""
+    """All connections, of as many addresses as it listens on."""
 
     def __init__(
         self,
-        handler: Callable[[Request], None],
         limits: HttpLimits,
         fixed_headers: bytes,
         access_log: AccessLog | None = None,
         is_large: Callable[[bytes], bool] = lambda url: False,
         faults: Faults | None = None,
     ) -> None:
-        self.handler = handler
         self.limits = limits
         self.access_log = access_log
         self.is_large = is_large
@@ -55,24 +66,26 @@ class Server:
         self.connections: set[Connection] = set()
         self.counts: dict[str, dict[int, int]] = {}  # route -> status -> requests
         self.refusal_headers = {503: b"retry-after: 1\r\n"}
-        self.known_heads = KnownHeads()
         self.body_budget = BodyBudget(limits.body_bytes_in_flight)
         self.is_closing = False
         self.tick = 1
         self._fixed_headers = fixed_headers
-        self.address: tuple[str, int] | None = None  # once it listens
-        self._listener: asyncio.Server | None = None
+        self.address: tuple[str, int] | None = None  # the last one that it listens on
+        self._listening: list[asyncio.Server] = []
         self._empty: asyncio.Event | None = None  # set once the last connection is gone
         self._set_leads()
         self._ticker = self.loop.call_later(1.0, self._tick)
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None, listener: Listener
+    ) -> tuple[str, int]:
         """The address really bound. Raises OSError when it is taken."""
         connection = Connection if self.access_log is None else LoggedConnection
-        self._listener = await self.loop.create_server(
-            lambda: connection(self), host, port, ssl=tls, backlog=4096, reuse_port=False
+        listening = await self.loop.create_server(
+            lambda: connection(self, listener), host, port, ssl=tls, backlog=4096, reuse_port=False
         )
-        name = self._listener.sockets[0].getsockname()
+        self._listening.append(listening)
+        name = listening.sockets[0].getsockname()
         self.address = name[0], name[1]
         return self.address
 
@@ -130,8 +143,8 @@ class Server:
     def stop_listening(self) -> None:
         """No new connections; idle ones end now, the rest after their answer."""
         self.is_closing = True
-        if self._listener is not None:
-            self._listener.close()
+        for listening in self._listening:
+            listening.close()
         for connection in list(self.connections):
             connection.close_if_idle()
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
+from millstream.api.garbage import GarbageRoutes
 from millstream.cold.garbage import ORPHAN, UNREFERRED, Collected, Garbage, Item, Report
 from millstream.faults import Faults
 from tests.unit.api.fake_request import FakeRequest
@@ -36,13 +36,13 @@ class FakeGarbage:
 class GarbageRequest(FakeRequest):
     def __init__(self, method: bytes) -> None:
         super().__init__()
-        self.method, self.path, self.route = method, GARBAGE_PATH, ""
+        self.method, self.path, self.route = method, b"/__millstream/garbage", ""
 
 
 def ask(method: bytes, result: Report | Collected | Exception | None) -> tuple[int, Any, Faults]:
     async def story() -> None:
         routes = GarbageRoutes(cast(Garbage, FakeGarbage(result)), faults)
-        routes.handle(request.request)
+        (routes.show if method == b"GET" else routes.collect)(request.request)
         while result is not None and not request.is_answered:
             await asyncio.sleep(0)
         await routes.close()

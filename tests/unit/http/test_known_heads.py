@@ -45,6 +45,14 @@ def test_a_head_that_changes_how_the_connection_works_is_never_remembered(name: 
     assert not heads.lines
 
 
+def test_what_a_web_page_sent_is_remembered_only_where_all_pages_may_do_everything() -> None:
+    headers = HEADERS | {b"origin": b"http://localhost"}
+    assert not remembered(headers=headers).blocks
+    heads = KnownHeads(with_origins=True)
+    heads.remember(LINE, MEANING, BLOCK, headers)
+    assert BLOCK in heads.blocks
+
+
 @pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9"])
 def test_a_line_of_another_version_is_never_remembered(version: bytes) -> None:
     heads = remembered(line=b"GET / " + version)
