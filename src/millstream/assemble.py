@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import structlog
 
+from millstream.access.gate import Gate
+from millstream.access.key_text import new_key
 from millstream.api.app import App, Handlers
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
@@ -26,6 +28,7 @@ from millstream.api.flush_cold import FLUSH_COLD_ROOT, FlushCold
 from millstream.api.garbage import GARBAGE_PATH, GarbageRoutes
 from millstream.api.jobs import JOBS_ROOT, JobRoutes
 from millstream.api.json_metrics import ColdNumbers
+from millstream.api.keys import KEYS_ROOT, KeyRoutes
 from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
@@ -202,6 +205,30 @@ async def _listen(server: Server, config: Config, tls: ssl.SSLContext | None) ->
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _check_access(config: Config, gate: Gate) -> None:
+    """Raises StartupError rather than to be open to other machines by mistake."""
+    if gate.is_on:
+        if not gate.has_keys:
+            logger.warning(
+                "no key is good here, so every request gets 401; stop the server and run "
+                "`millstream key create --data-dir DIR --scope admin`"
+            )
+    elif not config.is_loopback and not config.insecure_open:
+        raise StartupError(
+            f"{config.listen} can be reached from other machines and there is no access control. "
+            "Make a key first (`millstream key create --data-dir DIR --scope admin`), listen on "
+            "127.0.0.1 only, or say --insecure-open: then all who reach the address may read, "
+            "write and delete everything"
+        )
+    elif not config.is_loopback:
+        logger.warning(
+            "--insecure-open: all who reach this address may read, write and delete everything",
+            listen=config.listen,
+        )
+    elif gate.has_keys:
+        logger.warning("--access off: there are keys, and requests need none of them")
+
+
 def _reachable(address: str) -> str:
     """How to reach ourselves when we listen everywhere."""
     host, _, port = address.rpartition(":")
@@ -277,7 +304,9 @@ class ColdTier:
         storage: Storage,
         disk: DiskStorage,
         timings: Timings,
+        own_key: str | None = None,
     ) -> None:
+        """`own_key` is for the processes that the server starts itself."""
         self._objects = disk.objects
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
         self.cold_reads = ColdReads(
@@ -321,7 +350,7 @@ class ColdTier:
             engine.faults,
             erase_seconds=config.erase_within,
         )
-        self.eraser = EraserProcess(config, self.jobs, engine.faults)
+        self.eraser = EraserProcess(config, self.jobs, engine.faults, key=own_key)
         self.uploads = CatalogUploads(
             engine,
             self.checkpointer,
@@ -409,6 +438,7 @@ def _operator_routes(
     routes = [
         (FLUSH_COLD_ROOT, flush_cold.handle),
         (RETENTION_ROOT, RetentionRoutes(engine).handle),
+        (KEYS_ROOT, KeyRoutes(engine).handle),
     ]
     if cold is not None:
         routes.append((JOBS_ROOT, cold.jobs.handle))
@@ -438,11 +468,13 @@ async def _running(
     storage = await asyncio.to_thread(open_storage, config, stop, faults)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
     engine.failed = lambda: stop.request(exit_code=1)
+    own_key = new_key()
+    gate = Gate(engine.machine.access, clock, own_key, loop.call_soon, config.access)
     paths = StreamPaths()
     scheme = "https" if tls is not None else "http"
-    cold = (
-        None if storage.disk is None else ColdTier(config, engine, storage, storage.disk, timings)
-    )
+    cold = None
+    if storage.disk is not None:
+        cold = ColdTier(config, engine, storage, storage.disk, timings, own_key.text)
     blobs = BlobWorker(storage.blobs, storage.machine, cold.pending if cold else None, faults)
     cold_reads = (
         ColdReads(engine.machine, None, None, WINDOW_THREADS, faults=faults)
@@ -455,6 +487,12 @@ async def _running(
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     app = App(paths, handlers._replace(operators=_operator_routes(engine, cold)), readiness)
+
+    def access_changed() -> None:
+        app.gate = gate if gate.is_on else None
+
+    gate.on_change = access_changed
+    access_changed()
     wakes = Driver(engine, WebhookSender(loop, faults=faults))
     server = Server(
         app,
@@ -468,7 +506,7 @@ async def _running(
     server.faults = faults
     pipeline = None
     if cold is not None and config.pipeline == "auto":
-        pipeline = PipelineProcess(config, cold.jobs, faults)
+        pipeline = PipelineProcess(config, cold.jobs, faults, key=own_key.text)
     app.metrics = Metrics(
         server,
         engine,
@@ -487,6 +525,7 @@ async def _running(
         wakes.start(loop)
         if cold is not None:
             cold.start(loop)
+        _check_access(config, gate)
         address = await _listen(server, config, tls)
         readiness.is_open = True
         if pipeline is not None:

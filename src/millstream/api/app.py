@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from millstream.access.scopes import Scope
 from millstream.api.arguments import Query
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
@@ -24,12 +25,29 @@ from millstream.api.paths import (
     unescape_all,
 )
 from millstream.api.reads import Reads
+from millstream.api.retention import RETENTION_ROOT
 from millstream.api.snapshots import Snapshots
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
 from millstream.api.writes import Writes
 from millstream.errors import MethodNotAllowed, RouteNotFound, StreamError
 from millstream.http.message import Request
+
+_BUCKET_SCOPES = {
+    b"GET": Scope.READ,
+    b"HEAD": Scope.READ,
+    b"PUT": Scope.MANAGE,
+    b"DELETE": Scope.MANAGE,
+}
+_STREAM_SCOPES = {**_BUCKET_SCOPES, b"POST": Scope.APPEND}
+
+
+class Gate(Protocol):
+    """Lets a request pass, or raises what it is answered with."""
+
+    def check(self, request: Request, scope: Scope, key: bytes | None) -> None:
+        """`key` of a stream, `bucket/` for all of a bucket, None for anything at all."""
+        ...
 
 
 class Handlers(NamedTuple):
@@ -51,6 +69,7 @@ class App:
     """The handler the HTTP server calls. `metrics` is set once the server exists."""
 
     metrics: Metrics
+    gate: Gate | None = None  # None: everybody may do everything
 
     def __init__(self, paths: StreamPaths, handlers: Handlers, readiness: Readiness) -> None:
         self._paths = paths
@@ -72,11 +91,13 @@ class App:
             key = self._known_keys.get(request.path)
             if key is not None and request.method == b"POST":
                 request.route = "append"
+                if self.gate is not None:
+                    self.gate.check(request, Scope.APPEND, key)
                 self._append(request, key)
             elif request.method == b"OPTIONS":
                 self._preflight(request)
             elif request.path.startswith(CONTROL_ROOT):
-                self._handlers.control.handle(request)
+                self._handlers.control.handle(request, self.gate)
             elif request.path.startswith(STREAM_ROOT):
                 self._handle_stream(request, self._paths.key(request.path), lenient=True)
             else:
@@ -84,8 +105,15 @@ class App:
         except StreamError as error:
             respond_error(request, error)
 
+    def _check(self, request: Request, scope: Scope, key: bytes | None) -> None:
+        if self.gate is not None:
+            self.gate.check(request, scope, key)
+
     def _handle_stream(self, request: Request, key: bytes, *, lenient: bool) -> None:
         method = request.method
+        scope = _STREAM_SCOPES.get(method)
+        if scope is not None:
+            self._check(request, scope, key)
         if method == b"POST":
             request.route = "append"
             self._writes.append(request, key)
@@ -128,6 +156,10 @@ class App:
             return
         if request.method not in (b"GET", b"HEAD"):
             raise _not_allowed("GET, HEAD")
+        if request.path.endswith(b"/metrics"):
+            self._check(request, Scope.ADMIN, None)
+        elif request.path.startswith(b"/v1/"):
+            self._check(request, Scope.READ, None)
         request.route, respond = operation
         respond(request)
 
@@ -135,6 +167,11 @@ class App:
         request.route = "operator"
         for root, handle in self._handlers.operators:
             if request.path.startswith(root):
+                if root == RETENTION_ROOT:
+                    scope = Scope.READ if request.method in (b"GET", b"HEAD") else Scope.MANAGE
+                    self._check(request, scope, unescape_all(request.path[len(root) :]) + b"/")
+                else:
+                    self._check(request, Scope.ADMIN, None)
                 handle(request)
                 return
         raise RouteNotFound("nothing is here for operators; see docs/operations.md")
@@ -157,6 +194,7 @@ class App:
         elif len(parts) == 2 and parts[1] == RESERVED_STREAM and request.method == b"GET":
             request.route = "list"
             bucket = unescape_all(parts[0])
+            self._check(request, Scope.READ, None)
             self._handlers.namespace.list_streams(request, bucket, Query(request.query))
         else:
             key = bucketed_key(unescape_all(parts[0]), parts[1])
@@ -168,6 +206,9 @@ class App:
     def _handle_bucket(self, request: Request, bucket: bytes) -> None:
         request.route = "bucket"
         namespace = self._handlers.namespace
+        scope = _BUCKET_SCOPES.get(request.method)
+        if scope is not None:
+            self._check(request, scope, bucket + b"/")
         if request.method == b"PUT":
             namespace.create(request, bucket)
         elif request.method in (b"GET", b"HEAD"):
@@ -186,11 +227,13 @@ class App:
             request.route = "bootstrap"
             if method != b"GET":
                 raise _not_allowed("GET")
+            self._check(request, Scope.READ, key)
             self._handlers.bootstraps.open(request, key, Query(request.query))
         elif what == b"append-batch" and len(below) == 1:
             request.route = "append_batch"
             if method != b"POST":
                 raise _not_allowed("POST")
+            self._check(request, Scope.APPEND, key)
             self._handlers.batches.append(request, key)
         else:
             raise RouteNotFound("a stream has /snapshot, /bootstrap and /append-batch below it")
@@ -200,9 +243,13 @@ class App:
         if not offset:
             if method not in (b"GET", b"HEAD"):
                 raise _not_allowed("GET, HEAD")
+            self._check(request, Scope.READ, key)
             snapshots.redirect(request, key)
             return
         token = unescape_all(offset[0])
+        scope = _BUCKET_SCOPES.get(method)
+        if scope is not None:
+            self._check(request, scope, key)
         if method == b"PUT":
             snapshots.publish(request, key, token)
         elif method in (b"GET", b"HEAD"):

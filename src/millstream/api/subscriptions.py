@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from millstream.access.gate import Grant, refusal
+from millstream.access.scopes import Scope
 from millstream.api.control import parse_body, respond_json, stream_key_of
 from millstream.api.errors import respond_error
 from millstream.api.paths import CONTROL_ROOT, normal_pattern
@@ -25,7 +27,6 @@ from millstream.errors import (
     InvalidSubscriptionRequest,
     MethodNotAllowed,
     StreamError,
-    SubscriptionNotFound,
     TooManyPatterns,
 )
 from millstream.http.message import Request
@@ -42,7 +43,7 @@ from millstream.limits import (
     SUBSCRIPTION_LINKS_MAX,
 )
 from millstream.protocol.durations import encode_timestamp
-from millstream.protocol.patterns import parse_pattern, path_of
+from millstream.protocol.patterns import Wildcard, parse_pattern, path_of
 from millstream.protocol.wake_tokens import KEY_BYTES
 from millstream.protocol.webhook_signatures import SEED_BYTES, signer_of
 from millstream.protocol.webhook_urls import parse_webhook_url
@@ -54,12 +55,19 @@ from millstream.state.commands import (
     UnlinkStream,
 )
 from millstream.state.outcomes import Done, Outcome
-from millstream.state.subscription import Subscription
+from millstream.state.subscription import Subscription, SubscriptionConfig, not_found
 
 _JWKS = b"content-type: application/jwk-set+json\r\ncache-control: public, max-age=300\r\n"
 _NO_STORE = b"cache-control: no-store\r\n"
 _HOST = re.compile(rb"[A-Za-z0-9._~-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 _CREATE_STATUS = {Done.CREATED: 201, Done.EXISTED: 200}
+
+
+TOKEN_ACTIONS = (b"callback", b"ack", b"release")  # their token says who they are
+
+
+class Gate(Protocol):
+    def check(self, request: Request, scope: Scope, key: bytes | None) -> None: ...
 
 
 class WebhookBody(msgspec.Struct):
@@ -123,7 +131,7 @@ class SubscriptionRoutes:
             b"release": wakes.release,
         }
 
-    def handle(self, request: Request) -> None:
+    def handle(self, request: Request, gate: Gate | None) -> None:
         request.route = "subscriptions"
         if request.path == CONTROL_ROOT + b"jwks.json":
             self._only(request, b"GET", b"HEAD")
@@ -132,6 +140,10 @@ class SubscriptionRoutes:
         route = parse_route(request.path)
         if route is None:
             raise InvalidSubscriptionRequest("stream paths below __ds are reserved")
+        if gate is not None and route.action not in TOKEN_ACTIONS:
+            gate.check(request, Scope.SUBSCRIBE, None)
+        if request.grant is not None and request.method != b"PUT":
+            self._check_covered(request.grant, route.subscription_id)
         if not route.action:
             self._handle_subscription(request, route.subscription_id)
         elif route.action == b"streams" and route.rest:
@@ -142,6 +154,14 @@ class SubscriptionRoutes:
             self._posts[route.action](request, route.subscription_id)
         else:
             raise InvalidSubscriptionRequest("stream paths below __ds are reserved")
+
+    def _check_covered(self, grant: Grant, subscription_id: str) -> None:
+        """What a key does not cover is not there for it: whether it exists does not show."""
+        if grant.allows_pattern(Scope.SUBSCRIBE, (Wildcard.ANY,)):
+            return
+        subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
+        if subscription is None or not _is_covered(grant, subscription.config):
+            raise not_found()
 
     @staticmethod
     def _only(request: Request, *methods: bytes) -> None:
@@ -159,7 +179,7 @@ class SubscriptionRoutes:
         else:
             subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
             if subscription is None:
-                raise SubscriptionNotFound("subscription does not exist")
+                raise not_found()
             respond_json(request, 200, self._describe(subscription))
 
     # Keys
@@ -200,6 +220,12 @@ class SubscriptionRoutes:
             self._base_url(request),
             self._clock.now_ms(),
         )
+        grant: Grant | None = request.grant
+        if grant is not None:
+            if not _is_covered(grant, command):
+                raise refusal(Scope.SUBSCRIBE)
+            if command.wake_stream is not None:  # the server will append to it
+                grant.require(Scope.APPEND, command.wake_stream)
         if command.pattern is not None:
             self._check_pattern(command.pattern, subscription_id)
         if self._engine.machine.subscriptions.keys is None:
@@ -275,6 +301,10 @@ class SubscriptionRoutes:
 
     def _link(self, request: Request, subscription_id: str) -> None:
         streams = parse_body(request, StreamsBody).streams
+        keys, grant = _keys_of(streams), request.grant
+        if grant is not None:
+            for key in keys:
+                grant.require(Scope.SUBSCRIBE, key)
         subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
         if subscription is not None and len(subscription.links) >= SUBSCRIPTION_LINKS_MAX:
             named = sum(link.is_explicit for link in subscription.links.values())
@@ -283,7 +313,7 @@ class SubscriptionRoutes:
                     f"a subscription may name {SUBSCRIPTION_LINKS_MAX} streams and this one names "
                     f"{named}; for more give it a pattern, or make another subscription"
                 )
-        command = LinkStreams(self._clock.now_ms(), subscription_id, _keys_of(streams))
+        command = LinkStreams(self._clock.now_ms(), subscription_id, keys)
         self._engine.submit(command, _respond_empty, request)
 
     def _unlink(self, request: Request, subscription_id: str, rest: bytes) -> None:
@@ -293,6 +323,15 @@ class SubscriptionRoutes:
             raise InvalidSubscriptionRequest("a stream's path must be UTF-8") from None
         command = UnlinkStream(self._clock.now_ms(), subscription_id, stream_key_of(name))
         self._engine.submit(command, _respond_empty, request)
+
+
+def _is_covered(grant: Grant, config: CreateSubscription | SubscriptionConfig) -> bool:
+    """Whether the key may subscribe to all that the subscription was made for."""
+    if config.pattern is not None:
+        pattern = parse_pattern(config.pattern)
+        if not grant.allows_pattern(Scope.SUBSCRIBE, pattern):
+            return False
+    return all(grant.allows(Scope.SUBSCRIBE, key) for key in config.streams)
 
 
 def _create_command(

@@ -38,10 +38,12 @@ class _LateWork:
 class EraserProcess(PipelineProcess):
     action = ("pipeline", "erase", "--until-input-ends")
 
-    def __init__(self, config: Config, content: DeadContent, faults: Faults) -> None:
+    def __init__(
+        self, config: Config, content: DeadContent, faults: Faults, *, key: str | None = None
+    ) -> None:
         wanted = config.erase_within / LOOKS or LOOK_SECONDS_MAX
         look_seconds = min(max(wanted, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX)
-        super().__init__(config, _LateWork(content), faults, look_seconds=look_seconds)
+        super().__init__(config, _LateWork(content), faults, key=key, look_seconds=look_seconds)
         self._content = content
         self._looks_until_told = 0
         self.dead_bytes = self.dead_bytes_overdue = 0

@@ -40,10 +40,11 @@ class PipelineProcess:
         work: WorkFinder,
         faults: Faults | None = None,
         *,
+        key: str | None = None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._faults = faults or Faults()
-        self._environment = pipeline_environment(config)
+        self._environment = pipeline_environment(config, key)
         self._work = work
         self._look_seconds = look_seconds
         self._missing: str | None = None  # as it was last said
