@@ -83,9 +83,17 @@ class Event:
 class EventStream:
     """Reads `live=sse` from its own connection; iterate for events, ends when the server ends."""
 
-    def __init__(self, host: str, port: int, path: str, timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        path: str,
+        timeout_seconds: float = 10.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
-        self.connection.request("GET", path, headers={"Accept": "text/event-stream"})
+        sent = {"Accept": "text/event-stream", **(headers or {})}
+        self.connection.request("GET", path, headers=sent)
         self.response = self.connection.getresponse()
         self.status = self.response.status
         self.headers = {name.lower(): value for name, value in self.response.getheaders()}
