@@ -10,6 +10,7 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     recover.py   from a data folder to a state
     api/         routes and handlers; the one table that turns errors into status codes
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams
+    access/      keys, scopes, the gate that asks every request for one
     engine/      submits commands, applies what is committed, wakes, expires; flushes, checkpoints,
                  evicts, reads what is cold, hands out jobs
     journal/     one contract, two implementations: memory and wal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import time
 from collections.abc import Iterator
@@ -593,7 +594,7 @@ def test_commands_show_a_key_that_they_are_given(disk_world: World, tmp_path: Pa
     assert "nonsense" not in output
 
 
-def test_a_key_in_a_folder_that_a_server_uses_is_not_made_behind_its_back(
+def test_no_key_is_made_behind_the_back_of_a_server(
     disk_world: World,
 ) -> None:
     folder = str(disk_world.server.data_dir)
@@ -602,8 +603,12 @@ def test_a_key_in_a_folder_that_a_server_uses_is_not_made_behind_its_back(
     assert "in use" in output or "uses" in output
 
 
-def test_no_secret_is_in_the_folder(tmp_path: Path) -> None:
-    key = make_key_offline(tmp_path / "data", "admin")
+def test_a_key_made_in_a_cold_folder_is_printed_and_only_its_hash_is_kept(tmp_path: Path) -> None:
+    folder = str(tmp_path / "data")
+    code, output = run_command("key", "create", "--data-dir", folder, "--scope", "admin")
+    assert code == 0, output
+    assert re.fullmatch(r"ms_[0-9a-f]{12}_[0-9a-f]{64}\n", output)
+    key = output.strip()
     secret = key.rpartition("_")[2]
     files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
     for path in files:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cold.backup_world import run_command
+from millstream.access.key_text import new_key
+from millstream.api.keys import KeyBody, create_command
+from millstream.clock import SystemClock
+from millstream.config import Config
+from millstream.offline.first_key import store_key
 from tests.support.http import Client
 
 KEYS = "/__millstream/keys"
@@ -20,10 +24,11 @@ def key_id(key: str) -> str:
 
 
 def make_key_offline(data_dir: Path, *scopes: str) -> str:
-    flags = [flag for scope in scopes for flag in ("--scope", scope)]
-    code, output = run_command("key", "create", "--data-dir", str(data_dir), *flags)
-    assert code == 0, output
-    return output.strip()
+    """As `millstream key create --data-dir` does, without the start of a process."""
+    key = new_key()
+    command = create_command(KeyBody(list(scopes)), key, SystemClock().now_ms())
+    store_key(Config(data_dir=data_dir), command)
+    return key.text
 
 
 def make_key(
