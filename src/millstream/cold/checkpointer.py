@@ -153,6 +153,7 @@ class Checkpointer:
             or changes.blobs
             or machine.names.changed_buckets
             or machine.subscriptions.changed
+            or machine.access.changed
         )
 
     def _begin(self) -> None:
