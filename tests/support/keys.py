@@ -23,11 +23,11 @@ def key_id(key: str) -> str:
     return key.split("_")[1]
 
 
-def make_key_offline(data_dir: Path, *scopes: str) -> str:
+def make_key_offline(data_dir: Path, *scopes: str, shards: int | None = None) -> str:
     """As `millstream key create --data-dir` does, without the start of a process."""
     key = new_key()
     command = create_command(KeyBody(list(scopes)), key, SystemClock().now_ms())
-    store_key(Config(data_dir=data_dir), command)
+    store_key(Config(data_dir=data_dir, shards=shards), command)
     return key.text
 
 
