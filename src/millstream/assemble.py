@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import structlog
 
+from millstream.access.gate import Gate
+from millstream.access.key_text import new_key
 from millstream.addresses import ANY
 from millstream.api.batches import Batches
 from millstream.api.bootstrap import Bootstraps
@@ -26,6 +28,7 @@ from millstream.api.flush_cold import FlushCold
 from millstream.api.garbage import GarbageRoutes
 from millstream.api.jobs import JobRoutes
 from millstream.api.json_metrics import ColdNumbers
+from millstream.api.keys import KeyRoutes
 from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
@@ -232,6 +235,7 @@ def _build_handlers(
         control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
         flush_cold=FlushCold(engine, None if cold is None else cold.flusher),
         retention=RetentionRoutes(engine),
+        keys=KeyRoutes(engine),
         cold=None if cold is None else cold.routes(),
     )
 
@@ -278,7 +282,9 @@ class ColdTier:
         storage: Storage,
         disk: DiskStorage,
         timings: Timings,
+        own_key: str | None = None,
     ) -> None:
+        """`own_key` is for the processes that the server starts itself."""
         timings = _timings_for(config, timings)
         self._objects = disk.objects
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
@@ -328,7 +334,7 @@ class ColdTier:
         )
         self.job_routes = JobRoutes(self.jobs, engine.faults)
         self.eraser = EraserProcess(
-            config, self.jobs, erasure, self._job_thread, engine.faults, timings
+            config, self.jobs, erasure, self._job_thread, engine.faults, timings, own_key
         )
         self.uploads = CatalogUploads(
             engine,
@@ -451,12 +457,14 @@ async def _running(
     storage = await asyncio.to_thread(open_storage, config, stop, faults)
     engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
     engine.failed = lambda: stop.request(exit_code=1)
+    own_key = new_key()
+    gate = Gate(engine.machine.access, clock, own_key, loop.call_soon, config.access)
     paths = StreamPaths(SUB_RESOURCES)
     scheme = "https" if tls is not None else "http"
     own_urls = OwnUrls(scheme, config.public_url)
-    cold = (
-        None if storage.disk is None else ColdTier(config, engine, storage, storage.disk, timings)
-    )
+    cold = None
+    if storage.disk is not None:
+        cold = ColdTier(config, engine, storage, storage.disk, timings, own_key.text)
     blobs = BlobWorker(storage.blobs, storage.machine, cold.pending if cold else None, faults)
     cold_reads = (
         ColdReads(engine.machine, None, None, WINDOW_THREADS, faults=faults)
@@ -481,7 +489,7 @@ async def _running(
     server.faults = faults
     pipeline = None
     if cold is not None and config.pipeline == "auto":
-        pipeline = pipeline_beside(config, cold.jobs, faults, timings)
+        pipeline = pipeline_beside(config, cold.jobs, faults, timings, own_key.text)
     metrics = Metrics(
         server,
         engine,
@@ -514,7 +522,7 @@ async def _running(
         stack.callback(engine.end_watchers)
         stack.callback(engine.hot_budget.close)
         stack.callback(server.stop_listening)
-        urls = await Doors(server, table, config, clock).open(tls)
+        urls = await Doors(server, table, config, clock, gate).open(tls)
         own_urls.listening = server.address
         if pipeline is not None:
             await stack.enter_async_context(pipeline.running(group, urls.operators))

@@ -18,6 +18,8 @@ from millstream.addresses import parse_hosts, parse_origins
 from millstream.limits import APPEND_MESSAGES_MAX, KIB, MIB, SHARDS_DEFAULT
 
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
+KEY_VARIABLE = "MILLSTREAM_KEY"  # the access key of commands that talk to a server
+_KEY = re.compile(r"ms_[0-9a-f]{1,32}_[0-9a-f]{64}")  # access/key_text.py makes them
 _PORT = re.compile(r"[0-9]{1,5}")
 _COUNT = re.compile(r"[0-9]{1,12}")
 _SIZE = re.compile(r"([0-9]{1,15})\s*(|B|K|KB|KIB|M|MB|MIB|G|GB|GIB)", re.IGNORECASE)
@@ -370,6 +372,19 @@ class Config:
         None, Path, "FILE", "certificate chain (PEM); turns on HTTPS together with --tls-key"
     )
     tls_key: Path | None = _setting(None, Path, "FILE", "private key (PEM) of --tls-cert")
+    access: str | None = _setting(
+        None,
+        _choice("keys", "off"),
+        "keys|off",
+        "keys: every request needs a key of `millstream key create`; off: none does",
+        default_text="keys once there is one",
+    )
+    insecure_open: bool = _setting(
+        False,
+        parse_flag,
+        "",
+        "serve other machines without access control: all who reach the address may do everything",
+    )
     public_url: str = _setting(
         "",
         parse_public_url,
@@ -458,7 +473,7 @@ def log_settings(flags: Mapping[str, str | None]) -> tuple[str, str]:
 
 def _refuse_unknown(environment: Mapping[str, str]) -> None:
     """A setting with a typing error would otherwise be a setting that nobody made."""
-    known = {environment_name(setting) for setting in dataclasses.fields(Config)}
+    known = {environment_name(setting) for setting in dataclasses.fields(Config)} | {KEY_VARIABLE}
     for name, value in sorted(environment.items()):
         is_ours = name.upper().startswith(ENVIRONMENT_PREFIX)
         if is_ours and name not in known and not _ORCHESTRATED.fullmatch(f"{name}={value}"):
@@ -521,6 +536,8 @@ def _check_together(config: Config) -> None:
         raise InvalidSetting("--tls-cert and --tls-key go together")
     if config.wal_segment_bytes < 4 * KIB:
         raise InvalidSetting("--wal-segment-bytes must be at least 4KiB")
+    if config.memory and config.access == "keys":
+        raise InvalidSetting("--access keys needs keys, and those are made in a --data-dir")
     if config.shards is not None and config.shards > 1024:
         raise InvalidSetting("--shards must be at most 1024")
     if config.hot_bytes < 64 * KIB:
@@ -550,9 +567,35 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path | None:
     return Path(found) if found else None
 
 
-def pipeline_environment(config: Config) -> dict[str, str]:
-    """For a pipeline beside this server: ours, and our settings of the cold tier and of the log."""
+def access_key(key_file: str | None, environment: Mapping[str, str] | None = None) -> str | None:
+    """What a command shows a server: the content of the file, or the variable's; None: nothing.
+
+    Raises InvalidSetting, which never shows what was found.
+    """
+    if environment is None:
+        environment = os.environ
+    source, found = KEY_VARIABLE, environment.get(KEY_VARIABLE, "").strip()
+    if key_file is not None:
+        source = f"--key-file {key_file}"
+        try:
+            found = Path(key_file).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError as error:
+            raise InvalidSetting(f"{source}: {error.strerror}") from None
+    elif not found:
+        return None
+    if not _KEY.fullmatch(found):
+        raise InvalidSetting(f"{source} holds no key of `millstream key create`")
+    return found
+
+
+def pipeline_environment(config: Config, key: str | None = None) -> dict[str, str]:
+    """For a pipeline beside this server: ours, and our settings of the cold tier and of the log.
+
+    `key` is what it shows us. Only this user's programs can see the environment of another.
+    """
     environment = dict(os.environ)
+    if key is not None:
+        environment[KEY_VARIABLE] = key
     for setting in dataclasses.fields(Config):
         if setting.name.startswith("cold_") or setting.name in ("log_format", "log_level"):
             value = getattr(config, setting.name)

@@ -266,6 +266,26 @@ class NoPendingWork(StreamError):
     code = "NO_PENDING_WORK"
 
 
+class Unauthorized(StreamError):
+    """No key came with the request, or none that is good."""
+
+    code = "unauthorized"
+
+
+class Forbidden(StreamError):
+    """The key is good, and not for this."""
+
+    code = "forbidden"
+
+
+class KeyNotFound(StreamError):
+    code = "key_not_found"
+
+
+class TooManyKeys(StreamError):
+    code = "too_many_keys"
+
+
 class InvalidAck(StreamError):
     """The offset is no place the subscription's progress could move to."""
 

@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from millstream.access.gate import Gate
 from millstream.addresses import host_name, is_loopback
-from millstream.api.app import App, Gate, Part
+from millstream.api.app import App, Part
 from millstream.api.routing import RouteTable
 from millstream.api.web_pages import WebPages
 from millstream.clock import Clock
@@ -38,7 +39,7 @@ class Urls(NamedTuple):
 
 
 class Doors:
-    """Opens the addresses that the settings ask for. `gate` is there when keys are."""
+    """Opens the addresses that the settings ask for."""
 
     def __init__(
         self,
@@ -46,34 +47,49 @@ class Doors:
         table: RouteTable,
         config: Config,
         clock: Clock,
-        gate: Gate | None = None,
+        gate: Gate,
     ) -> None:
         self._server = server
         self._table = table
         self._config = config
         self._clock = clock
         self._gate = gate
+        self._apps: list[App] = []
+        gate.on_change = self._guard
+
+    def _guard(self) -> None:
+        """The first key closes the doors: from then on every request needs one."""
+        for app in self._apps:
+            app.gate = self._gate if self._gate.is_on else None
 
     async def open(self, tls: ssl.SSLContext | None) -> Urls:
-        """Raises StartupError when an address cannot be had."""
+        """Raises StartupError when an address cannot be had, or is open to others by mistake."""
         config = self._config
         is_private = await _is_on_loopback(config.listen)
-        has_all = is_private or self._gate is not None
+        has_all = is_private or self._gate.is_on
         admin_listen = config.admin_listen or ("" if has_all else ADMIN_LISTEN)
+        is_admin_private = not admin_listen or await _is_on_loopback(admin_listen)
+        _check_access(config, self._gate, is_private=is_private and is_admin_private)
         operators = ""
         if admin_listen:
             operators = await self._open_admin(admin_listen, tls)
             logger.info("operators' routes have an address of their own", url=operators)
         elsewhere = f"operators' routes are at {operators}, which --admin-listen chooses"
         part = Part.ALL if has_all else Part.CLIENTS
-        app = App(self._table, self._gate, part, elsewhere)
+        app = self._app(part, elsewhere)
         url, reachable = await self._open(config.listen, "--listen", app, is_private, tls)
         return Urls(url, operators or reachable)
+
+    def _app(self, part: Part, elsewhere: str) -> App:
+        app = App(self._table, part, elsewhere)
+        self._apps.append(app)
+        self._guard()
+        return app
 
     async def _open_admin(self, address: str, tls: ssl.SSLContext | None) -> str:
         is_private = await _is_on_loopback(address)
         elsewhere = f"this address is for operators; streams are at {self._config.listen}"
-        app = App(self._table, self._gate, Part.OPERATORS, elsewhere)
+        app = self._app(Part.OPERATORS, elsewhere)
         # A certificate is for the name that clients know; what stays on this machine needs none.
         own_tls = None if is_private else tls
         _, reachable = await self._open(address, "--admin-listen", app, is_private, own_tls)
@@ -115,6 +131,31 @@ def _url(scheme: str, host: str, port: int) -> str:
 def _names(public_url: str) -> list[str]:
     """The host that a proxy passes on."""
     return [host_name(urlsplit(public_url).netloc)] if public_url else []
+
+
+def _check_access(config: Config, gate: Gate, *, is_private: bool) -> None:
+    """Raises StartupError rather than to be open to other machines by mistake."""
+    address = " ".join(filter(None, (config.listen, config.admin_listen)))
+    if gate.is_on:
+        if not gate.has_keys:
+            logger.warning(
+                "no key is good here, so every request gets 401; stop the server and run "
+                "`millstream key create --data-dir DIR --scope admin`"
+            )
+    elif not is_private and not config.insecure_open:
+        raise StartupError(
+            f"{address} can be reached from other machines and there is no access control. "
+            "Make a key first (`millstream key create --data-dir DIR --scope admin`), listen on "
+            "127.0.0.1 only, or say --insecure-open: then all who reach the address may read, "
+            "write and delete everything"
+        )
+    elif not is_private:
+        logger.warning(
+            "--insecure-open: all who reach this address may read, write and delete everything",
+            listen=address,
+        )
+    elif gate.has_keys:
+        logger.warning("--access off: there are keys, and requests need none of them")
 
 
 async def _is_on_loopback(address: str) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import closing
 from pathlib import Path
 
 from tests.cold.backup_world import BUCKET, QUIET, TEXT, Writer, run_command, serving
 from tests.cold.impatient import MODULE
+from tests.support.keys import bearer, make_key_offline
+from tests.support.server import ServerProcess
 from tests.support.waiting import wait_until
 
 FLAGS = (
@@ -88,3 +91,22 @@ def test_the_bytes_of_what_was_given_up_are_gone_from_every_object(tmp_path: Pat
         )
         writer.check_all()
     assert run_command("verify", "--data-dir", str(tmp_path / "data"))[0] == 0
+
+
+def test_the_eraser_of_the_server_gets_in_where_there_are_keys(tmp_path: Path) -> None:
+    data, marks = tmp_path / "data", Marks(random.randrange(2**32))
+    headers = bearer(make_key_offline(data, "admin", shards=1))
+    server = ServerProcess(data, *FLAGS, module=MODULE)
+    try:
+        with closing(server.client()) as client:
+            for name in ("kept", "deleted"):
+                path, content = f"/v1/stream/{BUCKET}/{name}", marks.make(name)
+                assert client.put(path, content, headers=headers).status == 201
+            wait_until(lambda: marks.found_in(data / "cold") == {"kept", "deleted"}, "all is cold")
+            assert client.delete(f"/v1/stream/{BUCKET}/deleted").status == 401
+            assert client.delete(f"/v1/stream/{BUCKET}/deleted", headers=headers).status == 204
+            wait_until(
+                lambda: marks.found_in(data / "cold") == {"kept"}, "it is gone", WAIT_SECONDS
+            )
+    finally:
+        server.kill()

@@ -17,18 +17,22 @@ import pytest
 from millstream.clock import SystemClock
 from millstream.config import Config
 from millstream.errors import FolderInUse, StartupError
-from millstream.journal.folder import ReadFolder, load_identity
+from millstream.journal.folder import DataFolder, ReadFolder, load_identity
 from millstream.lake.live import load_stopped
 from millstream.lake.query import Answer, run_query
 from millstream.offline.salvage import salvage
 from millstream.offline.salvage_report import Report
 from millstream.offline.verify import verify
+from millstream.recover import recover
+from millstream.state.commands import CreateBucket, RevokeKey, encode_command
 from millstream.tier.objects import ObjectStore, cold_settings
 from tests.cold.backup_world import EAGER, QUIET, Writer, run_command, serving
 from tests.cold.test_any_byte import files_of, write_a_bit_of_everything
 from tests.crash.stories import check_state, leave_reference_store
 from tests.crash.wal_files import parse_records
+from tests.support.keys import key_id, make_key_offline
 from tests.support.server import running_server
+from tests.unit.journal.log_files import folder_journal
 
 SHARDS = 2
 SECONDS_MAX = 60.0
@@ -420,3 +424,28 @@ def test_where_it_must_not_write_it_does_not_begin(folder: Path, tmp_path: Path)
         assert sorted(tmp_path.rglob("*")) == names
     with serving(Writer(), tmp_path / "data", *EAGER), pytest.raises(FolderInUse):
         salvage(config_of(tmp_path / "data"), tmp_path / "out", quiet)
+
+
+def test_a_revocation_behind_the_damage_holds(tmp_path: Path) -> None:
+    """What was lost before it may be anything; a key that its owner ended must not come back."""
+    folder, out = tmp_path / "folder", tmp_path / "out"
+    make_key_offline(folder, "admin")
+    ended = make_key_offline(folder, "read:**")
+    data = DataFolder(folder)
+    journal = folder_journal(data)
+    recover(Config(data_dir=folder), data, journal).catalog.close()
+    for command in (CreateBucket(1, b"lost"), RevokeKey(1, key_id(ended))):
+        journal._writer.write_batch([encode_command(command)])
+    journal._writer.close()
+    data.close()
+    path = max((folder / "wal").glob("*.wal"))
+    flip(path, parse_records(path.read_bytes())[0].position + 30)
+    code, output = run_command("salvage", str(folder), str(out))
+    assert code == 3, output
+    data = DataFolder(out)
+    recovered = recover(Config(data_dir=out), data, folder_journal(data))
+    keys = recovered.machine.access
+    assert [key.scopes for key in keys.by_id.values()] == [("admin",)]
+    assert keys.is_used
+    recovered.catalog.close()
+    data.close()

@@ -10,6 +10,7 @@ import pytest
 from millstream.config import (
     Config,
     InvalidSetting,
+    access_key,
     build_config,
     environment_name,
     flag_name,
@@ -22,6 +23,7 @@ from millstream.config import (
     parse_listen,
     parse_seconds,
     parse_size,
+    pipeline_environment,
     split_listen,
 )
 
@@ -411,3 +413,35 @@ def test_places_of_records_come_one_by_one_or_with_commas() -> None:
     for bad in ("x", "x:", ":7", "x:-1", "x:7,y"):
         with pytest.raises(InvalidSetting, match=r"^--skip-record"):
             build_config({"skip_record": bad}, {})
+
+
+KEY = "ms_0123456789ab_" + "0f" * 32
+
+
+def test_the_key_of_a_command_comes_from_its_file_or_the_variable(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(KEY + "\n")
+    assert access_key(None, {}) is None
+    assert access_key(None, {"MILLSTREAM_KEY": ""}) is None
+    assert access_key(None, {"MILLSTREAM_KEY": KEY}) == KEY
+    assert access_key(str(file), {"MILLSTREAM_KEY": "other"}) == KEY
+    build_config({}, {"MILLSTREAM_KEY": KEY})  # it is no unknown setting
+
+
+@pytest.mark.parametrize("text", ["", "hush", KEY + "\nhush", KEY[:-1], "hush\r\nx: y", "é hush"])
+def test_what_is_no_key_is_refused_and_not_shown(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(text)
+    with pytest.raises(InvalidSetting) as refused:
+        access_key(str(file), {})
+    assert "hush" not in str(refused.value)
+    assert KEY[20:40] not in str(refused.value)
+
+
+def test_a_memory_server_has_no_way_to_get_its_first_key_when_it_wants_one_at_once() -> None:
+    with pytest.raises(InvalidSetting, match="--access keys"):
+        build_config({"memory": "true", "access": "keys"}, {})
+
+
+def test_a_pipeline_gets_its_key_by_its_environment() -> None:
+    assert pipeline_environment(Config(), KEY)["MILLSTREAM_KEY"] == KEY

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from millstream.api.app import Gate
+from millstream.access.gate import Gate
 from millstream.clock import ManualClock
 from millstream.config import Config
 from millstream.errors import StartupError
 from millstream.http.refusals import Refusal
 from millstream.http.server import Listener, Server
-from millstream.listening import Doors, Urls
+from millstream.listening import Doors, Urls, _is_on_loopback
 from tests.unit.api.test_routes import CALLS, TABLE, asked
 
 
@@ -46,15 +47,25 @@ class FakeServer:
         return True
 
 
-def opened(
-    server: FakeServer, *, gate: Gate | None = None, tls: object = None, **settings: Any
-) -> Urls:
-    doors = Doors(cast(Server, server), TABLE, Config(**settings), ManualClock(), gate)
-    return asyncio.run(doors.open(cast("ssl.SSLContext | None", tls)))
-
-
-def keys_guard(request: object, scope: object, key: object, /) -> None:
+class FakeGate:
     """Lets every request pass."""
+
+    def __init__(self, *, is_on: bool) -> None:
+        self.is_on = self.has_keys = is_on
+        self.on_change: Callable[[], None] = lambda: None
+        self.heard = 0
+
+    def check(self, request: object, scope: object, key: object) -> None:
+        self.heard += 1
+
+
+def opened(
+    server: FakeServer, *, gate: FakeGate | None = None, tls: object = None, **settings: Any
+) -> Urls:
+    settings.setdefault("insecure_open", True)
+    gate = gate or FakeGate(is_on=False)
+    doors = Doors(cast(Server, server), TABLE, Config(**settings), ManualClock(), cast(Gate, gate))
+    return asyncio.run(doors.open(cast("ssl.SSLContext | None", tls)))
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "[::1]:1", "localhost:1", "127.9.9.9:1"])
@@ -121,7 +132,7 @@ def test_the_address_for_operators_has_the_certificate_only_where_others_can_con
 
 def test_with_keys_operators_use_the_address_of_the_clients() -> None:
     server = FakeServer()
-    urls = opened(server, gate=keys_guard, listen="0.0.0.0:1")
+    urls = opened(server, gate=FakeGate(is_on=True), insecure_open=False, listen="0.0.0.0:1")
     assert urls.operators == "http://127.0.0.1:1"
     assert list(server.opened) == ["0.0.0.0:1"]
     assert server.answers("0.0.0.0:1", b"/metrics") == "yes"
@@ -135,3 +146,50 @@ def test_an_address_that_is_taken_is_told_with_its_setting(
 ) -> None:
     with pytest.raises(StartupError, match=f"in use by another program; choose another {setting}"):
         opened(FakeServer(taken), listen="0.0.0.0:1")
+
+
+@pytest.mark.parametrize(
+    ("listen", "is_loopback"),
+    [
+        ("127.0.0.1:0", True),
+        ("127.8.8.8:0", True),
+        ("[::1]:0", True),
+        ("localhost:0", True),
+        ("0.0.0.0:0", False),
+        ("[::]:0", False),
+        ("10.0.0.5:0", False),
+        ("example.org:0", False),
+    ],
+)
+def test_only_addresses_of_this_machine_are_loopback(listen: str, is_loopback: bool) -> None:
+    assert asyncio.run(_is_on_loopback(listen)) is is_loopback
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"listen": "0.0.0.0:1"},
+        {"listen": "10.0.0.7:1"},
+        {"listen": "127.0.0.1:1", "admin_listen": "0.0.0.0:9"},
+    ],
+)
+def test_a_server_for_other_machines_without_keys_does_not_start(
+    settings: dict[str, Any],
+) -> None:
+    server = FakeServer()
+    with pytest.raises(StartupError, match="--insecure-open"):
+        opened(server, insecure_open=False, **settings)
+    assert not server.opened
+    opened(server, gate=FakeGate(is_on=True), insecure_open=False, **settings)
+    assert server.opened
+
+
+def test_the_first_key_closes_the_doors_while_the_server_runs() -> None:
+    server, gate = FakeServer(), FakeGate(is_on=False)
+    opened(server, gate=gate, listen="127.0.0.1:1")
+    assert server.answers("127.0.0.1:1", b"/metrics") == "yes"
+    assert gate.heard == 0
+    gate.is_on = True
+    gate.on_change()
+    assert server.answers("127.0.0.1:1", b"/metrics") == "yes"
+    assert gate.heard == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -17,7 +16,7 @@ from millstream.http.message import Request
 class Gate(Protocol):
     """Who may do what, on a server with access keys."""
 
-    def __call__(self, request: Request, scope: Scope, key: bytes | None, /) -> None:
+    def check(self, request: Request, scope: Scope, key: bytes | None, /) -> None:
         """Returns when the request may go on, raises StreamError when not. `key` is that of a
         stream, or of a bucket its id and a slash; None: the request is about neither."""
         ...
@@ -39,43 +38,24 @@ class Part(Enum):
 class App:
     """Answers the requests of one address: `handle` is the HTTP server's handler."""
 
-    handle: Callable[[Request], None]
+    gate: Gate | None = None  # None: requests need no key. It may come with the first key
 
-    def __init__(
-        self,
-        table: RouteTable,
-        gate: Gate | None = None,
-        part: Part = Part.ALL,
-        elsewhere: str = "",
-    ) -> None:
+    def __init__(self, table: RouteTable, part: Part = Part.ALL, elsewhere: str = "") -> None:
         """`elsewhere` tells where the routes are that are not here."""
         self._table = table
-        self._gate = gate
         self._part = part
         self._elsewhere = elsewhere
         append = table.row(V1_STREAM).actions[b"POST"]
         self._append = append.handle
         self._known_keys = {} if part is Part.OPERATORS else table.paths.keys
-        self.handle = self._handle if gate is None else self._handle_gated
 
-    def _handle(self, request: Request) -> None:
+    def handle(self, request: Request) -> None:
         try:
             key = self._known_keys.get(request.path)
             if key is not None and request.method == b"POST":
                 request.route = "append"
-                self._append(request, key)
-            else:
-                self._dispatch(request)
-        except StreamError as error:
-            respond_error(request, error)
-
-    def _handle_gated(self, request: Request) -> None:
-        assert self._gate is not None
-        try:
-            key = self._known_keys.get(request.path)
-            if key is not None and request.method == b"POST":
-                request.route = "append"
-                self._gate(request, Scope.APPEND, key)
+                if self.gate is not None:
+                    self.gate.check(request, Scope.APPEND, key)
                 self._append(request, key)
             else:
                 self._dispatch(request)
@@ -90,6 +70,6 @@ class App:
         if action is None:
             raise route.refusal()
         request.route = action.label or route.label
-        if self._gate is not None and action.scope is not None:
-            self._gate(request, action.scope, key)
+        if self.gate is not None and action.scope is not None:
+            self.gate.check(request, action.scope, key)
         action.handle(request, *arguments)

@@ -18,6 +18,8 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.WebhookUrlRejected: 400,
     errors.TokenInvalid: 401,
     errors.TokenExpired: 401,
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
     errors.ProducerFenced: 403,
     errors.StreamNotFound: 404,
     errors.RouteNotFound: 404,
@@ -25,6 +27,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.SnapshotNotFound: 404,
     errors.SubscriptionNotFound: 404,
     errors.JobNotFound: 404,
+    errors.KeyNotFound: 404,
     errors.MethodNotAllowed: 405,
     errors.BucketExists: 409,
     errors.BucketNotEmpty: 409,
@@ -37,6 +40,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.ForkSourceUnavailable: 409,
     errors.SubscriptionExists: 409,
     errors.TooManyPatterns: 409,
+    errors.TooManyKeys: 409,
     errors.WakeFenced: 409,
     errors.AlreadyClaimed: 409,
     errors.NoPendingWork: 409,
@@ -77,7 +81,7 @@ def error_headers(error: errors.StreamError) -> bytes:
         )
     if isinstance(error, errors.MethodNotAllowed):
         return f"allow: {error.allow}\r\n".encode()
-    if isinstance(error, errors.TokenInvalid | errors.TokenExpired):
+    if isinstance(error, errors.Unauthorized | errors.TokenInvalid | errors.TokenExpired):
         return b"www-authenticate: Bearer\r\n"
     if STATUS[type(error)] == 503:
         return b"retry-after: 1\r\n"

@@ -14,6 +14,8 @@ from itertools import islice
 
 import msgspec
 
+from millstream.access.gate import Grant
+from millstream.access.scopes import Scope
 from millstream.api.arguments import Query
 from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
@@ -26,7 +28,7 @@ from millstream.protocol.content_types import JSON_CONTENT_TYPE
 from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.offsets import BEGINNING_TOKEN, encode_offset
 from millstream.protocol.patterns import DEFAULT_BUCKET, path_of, text_of
-from millstream.state.buckets import Namespace, split_key
+from millstream.state.buckets import Bucket, Namespace, split_key
 from millstream.state.stream import Stream
 
 _END = b"\xff"  # behind every UTF-8
@@ -36,6 +38,7 @@ LIST_ALL_DEFAULT = 100
 KEYS_AT_ONCE = 1000  # names looked at before others get the loop: a few milliseconds
 STREAMS_AT_ONCE = 50  # streams looked up before that: one at rest is read from the catalog
 
+Wanted = Callable[[bytes], bool]
 Steps = Generator[None]  # each step is short; `Listings._take_steps` takes them one by one
 
 
@@ -54,7 +57,8 @@ class Listings:
         limit = _limit(query, LIST_LIMIT_MAX)
         prefix, after = _text(query, b"prefix"), _text(query, b"after")
         root = bucket + b"/"
-        keys = _Range(self._names, root + prefix, root + prefix + _END)
+        readable = _readable(request)
+        keys = _Range(self._names, root + prefix, root + prefix + _END, readable)
         keys.go_behind(root + after)
 
         def respond(streams: list[Stream]) -> None:
@@ -69,7 +73,8 @@ class Listings:
             }
             self._respond(request, body)
 
-        self._take_steps(request, self._collect([keys], 0, limit + 1, respond))
+        at_once = _at_once(limit + 1, readable)
+        self._take_steps(request, self._collect([keys], 0, limit + 1, at_once, respond))
 
     def list_all(self, request: Request, query: Query) -> None:
         """Every stream of the server as descriptors; by place (`offset`) or behind a name."""
@@ -80,17 +85,19 @@ class Listings:
             body = [_descriptor(stream) for stream in streams]
             self._respond(request, body)
 
-        self._take_steps(request, self._collect(self._all_keys(after), skipped, limit, respond))
+        readable = _readable(request)
+        ranges, at_once = self._all_keys(after, readable), _at_once(skipped + limit, readable)
+        self._take_steps(request, self._collect(ranges, skipped, limit, at_once, respond))
 
-    def _all_keys(self, after: bytes) -> list[_Range]:
+    def _all_keys(self, after: bytes, readable: Wanted | None) -> list[_Range]:
         """Names in the default bucket are shown without it, but for those that would then seem to
         be in another bucket: two orders that have to be merged."""
         names, end = self._names, _DEFAULT_ROOT + _END
-        bare = _Range(names, _DEFAULT_ROOT, end, lambda key: path_of(key) != key)
+        bare = _Range(names, _DEFAULT_ROOT, end, _both(lambda key: path_of(key) != key, readable))
         whole = [
-            _Range(names, b"", _DEFAULT_ROOT),
-            _Range(names, _DEFAULT_ROOT, end, lambda key: path_of(key) == key),
-            _Range(names, end, _END),
+            _Range(names, b"", _DEFAULT_ROOT, readable),
+            _Range(names, _DEFAULT_ROOT, end, _both(lambda key: path_of(key) == key, readable)),
+            _Range(names, end, _END, readable),
         ]
         if after:
             bare.go_behind(_DEFAULT_ROOT + after)
@@ -103,6 +110,7 @@ class Listings:
         ranges: list[_Range],
         skipped: int,
         limit: int,
+        at_once: int,
         respond: Callable[[list[Stream]], None],
     ) -> Steps:
         found: list[Stream] = []
@@ -112,7 +120,7 @@ class Listings:
             empty = [keys for keys in ranges if not keys.ahead]
             if empty:
                 for keys in empty:
-                    keys.look_ahead(min(KEYS_AT_ONCE, skipped + limit))
+                    keys.look_ahead(at_once)
                 ranges = [keys for keys in ranges if keys.ahead or not keys.is_over]
                 if not ranges:
                     break
@@ -146,24 +154,42 @@ class Listings:
     def list_buckets(self, request: Request, query: Query) -> None:
         limit = _limit(query, LIST_LIMIT_MAX)
         prefix, after = _text(query, b"prefix"), _text(query, b"after")
-        buckets = self._names.buckets
-        found = list(islice(self._bucket_names(prefix, after), limit + 1))
-        page, has_more = found[:limit], len(found) > limit
-        body = {
-            "prefix": prefix.decode(),
-            "bucket_count": len(page),
-            "buckets": [
-                {
-                    "bucket_id": name.decode(),
-                    "streams": buckets[name].streams,
-                    "created_at_ms": buckets[name].created_ms,
-                }
-                for name in page
-            ],
-            "next_cursor": page[-1].decode() if has_more else None,
-            "has_more": has_more,
-        }
-        self._respond(request, body)
+
+        def respond(found: list[Bucket]) -> None:
+            page, has_more = found[:limit], len(found) > limit
+            body = {
+                "prefix": prefix.decode(),
+                "bucket_count": len(page),
+                "buckets": [_bucket_line(bucket) for bucket in page],
+                "next_cursor": page[-1].name.decode() if has_more else None,
+                "has_more": has_more,
+            }
+            self._respond(request, body)
+
+        readable = _readable(request)
+        self._take_steps(
+            request, self._collect_buckets(prefix, after, limit + 1, readable, respond)
+        )
+
+    def _collect_buckets(
+        self,
+        prefix: bytes,
+        after: bytes,
+        limit: int,
+        readable: Wanted | None,
+        respond: Callable[[list[Bucket]], None],
+    ) -> Steps:
+        """Those that may be read whole: how many streams a bucket has is told of all of them."""
+        buckets, at_once = self._names.buckets, _at_once(limit, readable)
+        found: list[Bucket] = []
+        while True:
+            names = list(islice(self._bucket_names(prefix, after), at_once))
+            found += [buckets[name] for name in names if readable is None or readable(name + b"/")]
+            if len(names) < at_once or len(found) >= limit:
+                break
+            after = names[-1]
+            yield
+        respond(found[:limit])
 
     def _bucket_names(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
         is_behind = after >= prefix and after != b""
@@ -179,7 +205,7 @@ class _Range:
         names: Namespace,
         first: bytes,
         end: bytes,
-        wanted: Callable[[bytes], bool] | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         self._names = names
         self._next, self._is_inclusive = first, True
@@ -211,6 +237,21 @@ class _Range:
         return path_of(self.ahead[0])
 
 
+def _readable(request: Request) -> Wanted | None:
+    """Which streams may be shown; None: all of them."""
+    grant: Grant | None = request.grant
+    return None if grant is None else lambda key: grant.allows(Scope.READ, key)
+
+
+def _at_once(wanted: int, readable: Wanted | None) -> int:
+    """Names to look at in one go; where many are left out, more than are wanted."""
+    return min(KEYS_AT_ONCE, wanted) if readable is None else KEYS_AT_ONCE
+
+
+def _both(one: Wanted, other: Wanted | None) -> Wanted:
+    return one if other is None else lambda key: one(key) and other(key)
+
+
 def _limit(query: Query, maximum: int, default: int | None = None) -> int:
     limit = _whole_number(query, b"limit", default or maximum)
     if not 1 <= limit <= maximum:
@@ -234,6 +275,14 @@ def _text(query: Query, name: bytes) -> bytes:
     except UnicodeDecodeError:
         raise InvalidRequest(f"{name.decode()} must be UTF-8") from None
     return text
+
+
+def _bucket_line(bucket: Bucket) -> dict[str, object]:
+    return {
+        "bucket_id": bucket.name.decode(),
+        "streams": bucket.streams,
+        "created_at_ms": bucket.created_ms,
+    }
 
 
 def _stream_id(stream: Stream) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from millstream.access.gate import Grant, unauthorized
 from millstream.api.arguments import Query
 from millstream.api.errors import respond_error
 from millstream.api.headers import NO_STORE
@@ -77,6 +78,7 @@ class LongPoll:
         "_bytes_max",
         "_compress",
         "_cursor",
+        "_grant",
         "_polls",
         "_request",
         "_start",
@@ -96,6 +98,7 @@ class LongPoll:
     ) -> None:
         self._polls = polls
         self._request = request
+        self._grant: Grant | None = request.grant
         self._stream = stream
         self._start = start
         self._bytes_max = bytes_max
@@ -108,12 +111,17 @@ class LongPoll:
         return stream.log.tail_ordinal > self._start.ordinal or stream.closed or stream.deleted
 
     def wait(self, timeout_seconds: float) -> None:
-        polls = self._polls
+        polls, grant = self._polls, self._grant
+        if grant is not None and grant.expires_ms is not None:
+            left_seconds = (grant.expires_ms - polls.clock.now_ms()) / 1000
+            timeout_seconds = min(timeout_seconds, max(left_seconds, 0.0))
         polls.waiting += 1
         self._timer = polls.loop.call_later(timeout_seconds, self._timed_out)
         self._request.on_disconnect = self._forget
         self._request.on_half_close = self.shut_down
         polls.engine.watch(self._stream, self)
+        if grant is not None:
+            grant.join(self)
 
     def _forget(self) -> None:
         polls = self._polls
@@ -123,6 +131,14 @@ class LongPoll:
             self._request.on_disconnect = self._request.on_half_close = None
             polls.waiting -= 1
             polls.engine.unwatch(self._stream, self)
+            if self._grant is not None:
+                self._grant.leave(self)
+
+    def revoked(self) -> None:
+        """The key that opened it is no more."""
+        if self._timer is not None:
+            self._forget()
+            respond_error(self._request, unauthorized())
 
     def stream_changed(self) -> None:
         if self.has_answer():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.access.gate import refusal
+from millstream.access.scopes import Scope
 from millstream.api.arguments import Query
 from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
@@ -60,5 +62,8 @@ class NamespaceApi:
         return found
 
     def list_streams(self, request: Request, bucket: bytes, query: Query) -> None:
+        check_bucket_id(bucket)
+        if request.grant is not None and not request.grant.allows_some_in(Scope.READ, bucket):
+            raise refusal(Scope.READ)
         self._find(bucket)
         self.listings.list_bucket(request, bucket, query)

@@ -215,7 +215,7 @@ class StreamPaths:
         if len(parts) == 1:
             return Place(BUCKET, bucket + b"/", (bucket,))
         if parts[1:] == [RESERVED_STREAM]:
-            return Place(LISTING, bucket + b"/", (bucket,))
+            return Place(LISTING, None, (bucket,))  # it shows what the key may read
         key = bucketed_key(bucket, parts[1])
         if len(parts) == 2:
             self._remember(raw_path, key)

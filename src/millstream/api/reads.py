@@ -32,6 +32,7 @@ from millstream.state.log import Log
 from millstream.state.stream import Stream, resolve_in
 
 CACHEABLE = b"cache-control: public, max-age=60, stale-while-revalidate=300\r\n"
+CACHEABLE_BY_ONE = CACHEABLE.replace(b"public", b"private")  # who has the key
 
 
 class Position(NamedTuple):
@@ -248,7 +249,8 @@ class Reads:
             headers += NO_STORE
         else:
             etag = self.etag(stream, page, encoding)
-            headers += CACHEABLE + b"etag: " + etag + b"\r\n"
+            headers += CACHEABLE if request.grant is None else CACHEABLE_BY_ONE
+            headers += b"etag: " + etag + b"\r\n"
             is_asked = b"if-none-match" in request.headers
             if is_asked and arguments.matches_etag(request.headers, etag):
                 request.respond(304, headers)

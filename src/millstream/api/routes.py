@@ -14,6 +14,7 @@ from millstream.api.flush_all import FlushAll
 from millstream.api.flush_cold import FlushCold
 from millstream.api.garbage import GarbageRoutes
 from millstream.api.jobs import JobRoutes
+from millstream.api.keys import KeyRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
 from millstream.api.operations import Metrics, Readiness, respond_health
@@ -76,6 +77,7 @@ class Handlers(NamedTuple):
     control: SubscriptionRoutes
     flush_cold: FlushCold
     retention: RetentionRoutes
+    keys: KeyRoutes
     cold: ColdRoutes | None
 
 
@@ -204,19 +206,26 @@ def _subscription_rows(control: SubscriptionRoutes) -> Iterator[Route]:
 
         return handle_id
 
+    def covered(handle: Callable[..., None]) -> Handle:
+        def handle_covered(request: Request, subscription_id: str, *rest: bytes) -> None:
+            control.check_covered(request, subscription_id)
+            handle(request, subscription_id, *rest)
+
+        return of(handle_covered)
+
     jwks = _open(control.respond_jwks, "receivers of webhooks check signatures with public keys")
     yield Route(CONTROL_ROOT.decode() + "jwks.json", "subscriptions", {GET: jwks, HEAD: jwks})
-    describe = Action(of(control.describe), SUBSCRIBE)
+    describe = Action(covered(control.describe), SUBSCRIBE)
     yield row(
         "",
         GET=describe,
         HEAD=describe,
         PUT=Action(of(control.create), SUBSCRIBE),
-        DELETE=Action(of(control.delete), SUBSCRIBE),
+        DELETE=Action(covered(control.delete), SUBSCRIBE),
     )
-    yield row("/streams", POST=Action(of(control.link), SUBSCRIBE))
-    yield row("/streams/{stream*}", DELETE=Action(of(control.unlink), SUBSCRIBE))
-    yield row("/claim", POST=Action(of(wakes.claim), SUBSCRIBE))
+    yield row("/streams", POST=Action(covered(control.link), SUBSCRIBE))
+    yield row("/streams/{stream*}", DELETE=Action(covered(control.unlink), SUBSCRIBE))
+    yield row("/claim", POST=Action(covered(wakes.claim), SUBSCRIBE))
     yield row("/callback", POST=_open(of(wakes.callback), _HAS_WAKE_TOKEN))
     yield row("/ack", POST=_open(of(wakes.ack), _HAS_WAKE_TOKEN))
     yield row("/release", POST=_open(of(wakes.release), _HAS_WAKE_TOKEN))
@@ -246,6 +255,9 @@ def _operator_rows(handlers: Handlers, metrics: Metrics) -> Iterator[Route]:
         PUT=retention.set,
         DELETE=retention.clear,
     )
+    keys = handlers.keys
+    yield row("/__millstream/keys", "keys", GET=keys.list, POST=keys.create)
+    yield row("/__millstream/keys/{id}", "keys", DELETE=keys.revoke)
     if cold is not None:
         yield from _cold_rows(cold, row)
     yield Route(

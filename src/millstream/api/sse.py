@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from millstream.access.gate import Grant
 from millstream.api.arguments import Query
 from millstream.api.compression import ENDLESS
 from millstream.api.reads import Page, Position, Reads, locate, plan_page, wanted_offset
@@ -74,7 +75,8 @@ class SseReaders:
             body = self._open_body(request, headers, compress)
             if not body.ended:
                 own_max = bytes_max if bytes_max < self.page_bytes else None
-                SseReader(self._feed(stream), body, start, own_max, cursor).begin(log)
+                feed = self._feed(stream)
+                SseReader(feed, body, start, own_max, cursor, request.grant).begin(log)
 
         window_bytes = bytes_max + _CHARACTER_BYTES_MAX
         self._reads.with_log(request, stream, offset, window_bytes, located)
@@ -229,6 +231,7 @@ class SseReader:
         "_call_off",
         "_ends_at",
         "_feed",
+        "_grant",
         "_timer",
         "_widest",
         "body",
@@ -238,19 +241,30 @@ class SseReader:
     )
 
     def __init__(
-        self, feed: Feed, body: Sink, start: Position, bytes_max: int | None, cursor: int
+        self,
+        feed: Feed,
+        body: Sink,
+        start: Position,
+        bytes_max: int | None,
+        cursor: int,
+        grant: Grant | None,
     ) -> None:
         hub = feed.hub
         self._feed = feed
+        self._grant = grant  # it ends with the key that opened it
         self.body = body
         self.position = start
         self.bytes_max = bytes_max  # None: the server's page size
         self.cursor = next_cursor(cursor, hub.clock.now_ms())  # never tell the client a lower one
         self._call_off: Callable[[], None] | None = None  # of the window that is being loaded
         self._widest = 0  # byte up to which a window was looked through for a whole character
-        self._ends_at = hub.loop.time() + hub.lifetime_seconds
+        lifetime_seconds = hub.lifetime_seconds
+        if grant is not None and grant.expires_ms is not None:
+            left_seconds = (grant.expires_ms - hub.clock.now_ms()) / 1000
+            lifetime_seconds = min(lifetime_seconds, max(left_seconds, 0.0))
+        self._ends_at = hub.loop.time() + lifetime_seconds
         self._timer: asyncio.TimerHandle | None = hub.loop.call_later(
-            min(hub.heartbeat_seconds, hub.lifetime_seconds), self._beat
+            min(hub.heartbeat_seconds, lifetime_seconds), self._beat
         )
 
     def begin(self, log: Log) -> None:
@@ -258,6 +272,10 @@ class SseReader:
         self.body.on_end = self._forget
         self.body.on_drain = self.push
         self._feed.add(self)
+        if self._grant is not None:
+            self._grant.join(self)
+            if self.body.ended:  # revoked while its place was looked up
+                return
         before = self.position
         if log is not self._feed.stream.log:
             self._push_from(log)
@@ -268,6 +286,8 @@ class SseReader:
 
     def _forget(self) -> None:
         self._feed.remove(self)
+        if self._grant is not None:
+            self._grant.leave(self)
         if self._call_off is not None:
             self._call_off()
             self._call_off = None
@@ -278,6 +298,9 @@ class SseReader:
     def end(self) -> None:
         self._forget()
         self.body.end()
+
+    def revoked(self) -> None:
+        self.end()
 
     def push(self) -> None:
         """Writes everything there is, as far as the client can take it."""

@@ -12,6 +12,8 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from millstream.access.gate import Grant, refusal
+from millstream.access.scopes import Scope
 from millstream.api.control import parse_body, respond_json, stream_key_of
 from millstream.api.errors import respond_error
 from millstream.api.headers import NO_STORE
@@ -25,7 +27,6 @@ from millstream.errors import (
     InvalidRequest,
     InvalidSubscriptionRequest,
     StreamError,
-    SubscriptionNotFound,
     TooManyPatterns,
     WebhookUrlRejected,
 )
@@ -43,7 +44,7 @@ from millstream.limits import (
     SUBSCRIPTION_LINKS_MAX,
 )
 from millstream.protocol.durations import encode_timestamp
-from millstream.protocol.patterns import parse_pattern, path_of
+from millstream.protocol.patterns import Wildcard, parse_pattern, path_of
 from millstream.protocol.wake_tokens import KEY_BYTES
 from millstream.protocol.webhook_signatures import SEED_BYTES, signer_of
 from millstream.protocol.webhook_urls import AllowedReceivers, parse_webhook_url
@@ -55,10 +56,13 @@ from millstream.state.commands import (
     UnlinkStream,
 )
 from millstream.state.outcomes import Done, Outcome
-from millstream.state.subscription import Subscription
+from millstream.state.subscription import Subscription, SubscriptionConfig, not_found
 
 _JWKS = b"content-type: application/jwk-set+json\r\ncache-control: public, max-age=300\r\n"
 _CREATE_STATUS = {Done.CREATED: 201, Done.EXISTED: 200}
+
+
+TOKEN_ACTIONS = (b"callback", b"ack", b"release")  # their token says who they are
 
 
 class WebhookBody(msgspec.Struct):
@@ -110,10 +114,19 @@ class SubscriptionRoutes:
         self._allowed = allowed
         self.wakes = WakeRoutes(engine, reads, clock)
 
+    def check_covered(self, request: Request, subscription_id: str) -> None:
+        """What a key does not cover is not there for it: whether it exists does not show."""
+        grant: Grant | None = request.grant
+        if grant is None or grant.allows_pattern(Scope.SUBSCRIBE, (Wildcard.ANY,)):
+            return
+        subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
+        if subscription is None or not _is_covered(grant, subscription.config):
+            raise not_found()
+
     def describe(self, request: Request, subscription_id: str) -> None:
         subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
         if subscription is None:
-            raise SubscriptionNotFound("subscription does not exist")
+            raise not_found()
         respond_json(request, 200, self._describe(subscription))
 
     def delete(self, request: Request, subscription_id: str) -> None:
@@ -163,6 +176,12 @@ class SubscriptionRoutes:
         )
         if command.webhook_url is not None:
             self._check_webhook(command.webhook_url, command.base_url)
+        grant: Grant | None = request.grant
+        if grant is not None:
+            if not _is_covered(grant, command):
+                raise refusal(Scope.SUBSCRIBE)
+            if command.wake_stream is not None:  # the server will append to it
+                grant.require(Scope.APPEND, command.wake_stream)
         if command.pattern is not None:
             self._check_pattern(command.pattern, subscription_id)
         if self._engine.machine.subscriptions.keys is None:
@@ -248,6 +267,10 @@ class SubscriptionRoutes:
 
     def link(self, request: Request, subscription_id: str) -> None:
         streams = parse_body(request, StreamsBody).streams
+        keys, grant = _keys_of(streams), request.grant
+        if grant is not None:
+            for key in keys:
+                grant.require(Scope.SUBSCRIBE, key)
         subscription = self._engine.machine.subscriptions.by_id.get(subscription_id)
         if subscription is not None and len(subscription.links) >= SUBSCRIPTION_LINKS_MAX:
             named = sum(link.is_explicit for link in subscription.links.values())
@@ -256,7 +279,7 @@ class SubscriptionRoutes:
                     f"a subscription may name {SUBSCRIPTION_LINKS_MAX} streams and this one names "
                     f"{named}; for more give it a pattern, or make another subscription"
                 )
-        command = LinkStreams(self._clock.now_ms(), subscription_id, _keys_of(streams))
+        command = LinkStreams(self._clock.now_ms(), subscription_id, keys)
         self._engine.submit(command, _respond_empty, request)
 
     def unlink(self, request: Request, subscription_id: str, rest: bytes) -> None:
@@ -266,6 +289,15 @@ class SubscriptionRoutes:
             raise InvalidSubscriptionRequest("a stream's path must be UTF-8") from None
         command = UnlinkStream(self._clock.now_ms(), subscription_id, stream_key_of(name))
         self._engine.submit(command, _respond_empty, request)
+
+
+def _is_covered(grant: Grant, config: CreateSubscription | SubscriptionConfig) -> bool:
+    """Whether the key may subscribe to all that the subscription was made for."""
+    if config.pattern is not None:
+        pattern = parse_pattern(config.pattern)
+        if not grant.allows_pattern(Scope.SUBSCRIBE, pattern):
+            return False
+    return all(grant.allows(Scope.SUBSCRIBE, key) for key in config.streams)
 
 
 def _create_command(

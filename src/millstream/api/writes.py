@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.access.scopes import Scope
 from millstream.api import arguments
 from millstream.api.errors import respond_error
 from millstream.api.forks import find_fork_place
@@ -173,6 +174,8 @@ class Writes:
         headers = request.headers
         given = arguments.lifetime(headers)
         fork = arguments.fork_request(headers)
+        if fork is not None and request.grant is not None:
+            request.grant.require(Scope.READ, self._source_key(fork.source))
         now_ms = self._clock.now_ms()
         command = CreateStream(
             now_ms,

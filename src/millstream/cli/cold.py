@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from millstream.cli.asking import DEFAULT_SERVER, ask
+from millstream.cli.asking import add_server, ask
 from millstream.cli.flags import add_settings, settings_given
 from millstream.cli.progress import ProgressBar
-from millstream.config import Config, InvalidSetting, build_config, parse_count
+from millstream.config import Config, InvalidSetting, access_key, build_config, parse_count
 from millstream.offline.restore import restore
 from millstream.offline.verify import verify
 
@@ -61,12 +61,7 @@ def add_cold_commands(commands: _Commands[argparse.ArgumentParser]) -> None:
                 help="stop after so many (default: 20)",
             )
     collect = _add(commands, "gc", "delete what the cold store holds for nobody", _GC_TEXT)
-    collect.add_argument(
-        "--server",
-        metavar="URL",
-        default=DEFAULT_SERVER,
-        help=f"the running server (default: {DEFAULT_SERVER})",
-    )
+    add_server(collect)
     collect.add_argument("--dry-run", action="store_true", help="only show what would go")
 
 
@@ -100,6 +95,11 @@ def run_restore(arguments: argparse.Namespace) -> int:
         print(
             f"{_count(restored.shortened, 'stream')} had content that was not in the cold store "
             "yet; they end before it"
+        )
+    if restored.keys:
+        print(
+            f"{_count(restored.keys, 'access key')} as of then; one that was revoked later is good "
+            "again: see millstream key list, and revoke it again"
         )
     shards = restored.manifest.shards
     flag = "" if shards == Config.shards else f" --shards {shards}"
@@ -147,7 +147,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
 
 
 def run_gc(arguments: argparse.Namespace) -> int:
-    answer = ask(arguments.server, "GET" if arguments.dry_run else "POST", GARBAGE_URL)
+    method, key = "GET" if arguments.dry_run else "POST", access_key(arguments.key_file)
+    answer = ask(arguments.server, method, GARBAGE_URL, key)
     if not arguments.dry_run:
         _print_table(answer["deleted"]["listed"])
         print(f"deleted {_totals(answer['deleted'])}")

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from millstream.cli.asking import DEFAULT_SERVER, ask
+from millstream.cli.asking import add_server, ask
 from millstream.cli.flags import add_settings, settings_given
 from millstream.cli.tables import write_csv, write_json, write_table
 from millstream.cli.without_pandas import refuse_pandas
 from millstream.clock import SystemClock
-from millstream.config import Config, InvalidSetting, build_config
+from millstream.config import Config, InvalidSetting, access_key, build_config
 from millstream.errors import FolderInUse, StartupError
 from millstream.journal.folder import IDENTITY_FILE, Places, ReadFolder, load_identity
 from millstream.tier.objects import ObjectStore, cold_settings
@@ -61,12 +61,7 @@ def add_lake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--format", choices=FORMATS, default="table", help="of the answer (default: table)"
     )
     command.add_argument("--output", metavar="FILE", help="where to write it instead of stdout")
-    command.add_argument(
-        "--server",
-        metavar="URL",
-        default=DEFAULT_SERVER,
-        help=f"the server that uses the folder, if one does (default: {DEFAULT_SERVER})",
-    )
+    add_server(command, "the server that uses the folder, if one does")
     command.add_argument(
         "--no-flush",
         action="store_true",
@@ -126,7 +121,7 @@ def _load_running(arguments: argparse.Namespace, config: Config) -> Live:
         )
         return load_running(places)
     try:
-        answer = ask(arguments.server, "POST", FLUSH_URL)
+        answer = ask(arguments.server, "POST", FLUSH_URL, access_key(arguments.key_file))
     except StartupError as error:
         raise StartupError(
             f"a server uses {config.data_dir} and has to flush first, but {error} Say where it "

@@ -17,6 +17,7 @@ from millstream import __version__
 from millstream.assemble import serve
 from millstream.cli.cold import add_cold_commands, run_gc, run_restore, run_verify
 from millstream.cli.flags import add_settings, settings_given
+from millstream.cli.key import add_key, run_key
 from millstream.cli.lake import add_lake, run_lake
 from millstream.cli.pipeline import add_pipeline, run_pipeline
 from millstream.cli.salvage import add_salvage, run_salvage
@@ -49,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_cold_commands(commands)
     add_salvage(commands)
     add_lake(commands)
+    add_key(commands)
     return parser
 
 
@@ -87,6 +89,7 @@ def run(arguments: argparse.Namespace, timings: Timings) -> int:
         "verify": run_verify,
         "gc": run_gc,
         "lake": run_lake,
+        "key": run_key,
         "salvage": run_salvage,
     }
     return commands[arguments.command](arguments)

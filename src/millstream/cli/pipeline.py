@@ -6,8 +6,16 @@ import argparse
 import contextlib
 import dataclasses
 
+from millstream.cli.asking import add_server
 from millstream.cli.flags import add_settings, settings_given
-from millstream.config import Config, InvalidSetting, java_home, log_settings, parse_seconds
+from millstream.config import (
+    Config,
+    InvalidSetting,
+    access_key,
+    java_home,
+    log_settings,
+    parse_seconds,
+)
 from millstream.errors import StartupError
 from millstream.jobs.pipeline_requirements import find_missing
 from millstream.telemetry import all_output_as_json, configure_logs, is_json
@@ -36,12 +44,7 @@ def add_pipeline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "where its segments are; the keys of the store it keeps to itself.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument(
-        "--server",
-        metavar="URL",
-        default="http://127.0.0.1:4437",
-        help="the server to work for (default: %(default)s)",
-    )
+    add_server(run, "the server to work for")
     run.add_argument(
         "--master",
         default="local[2]",
@@ -74,12 +77,7 @@ def add_pipeline(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=_ERASE_TEXT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    erase.add_argument(
-        "--server",
-        metavar="URL",
-        default="http://127.0.0.1:4437",
-        help="the server to work for (default: %(default)s)",
-    )
+    add_server(erase, "the server to work for")
     erase.add_argument(
         "--until-input-ends",
         action="store_true",
@@ -97,7 +95,12 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
     if arguments.action == "erase":
         from millstream.pipeline.eraser import run_eraser
 
-        return run_eraser(arguments.server, flags, until_input_ends=arguments.until_input_ends)
+        return run_eraser(
+            arguments.server,
+            flags,
+            until_input_ends=arguments.until_input_ends,
+            key=access_key(arguments.key_file),
+        )
     interval_seconds = parse_seconds(arguments.interval)
     spark = dict(_name_and_value(text) for text in arguments.spark_conf)
     missing = find_missing(java_home())
@@ -115,6 +118,7 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
                 interval_seconds=interval_seconds,
                 cold_flags=flags,
                 spark=spark,
+                key=access_key(arguments.key_file),
             )
         )
 

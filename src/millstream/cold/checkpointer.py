@@ -165,6 +165,7 @@ class Checkpointer:
             or changes.blobs
             or machine.names.changed_buckets
             or machine.subscriptions.changed
+            or machine.access.changed
         )
 
     async def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""What is kept of streams, buckets and subscriptions: MessagePack arrays, in field order.
+"""What is kept of streams, buckets, subscriptions and keys: MessagePack arrays, in field order.
 
 New fields go at the end and have a default, so that an older catalog still reads.
 """
@@ -54,6 +54,17 @@ class KeysImage(msgspec.Struct, array_like=True):
 
     signing_seed: bytes
     token_key: bytes
+
+
+class AccessKeyImage(msgspec.Struct, array_like=True):
+    """One access key; of its secret only the SHA-256."""
+
+    key_id: str
+    digest: bytes
+    scopes: tuple[str, ...]
+    created_ms: int
+    expires_ms: int | None = None
+    name: str = ""
 
 
 class SubscriptionImage(msgspec.Struct, array_like=True):

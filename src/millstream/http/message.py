@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,6 +36,11 @@ class Request(msgspec.Struct, eq=False):
     charged_bytes: int = 0  # of the body, in the server's budget until this is answered
     on_disconnect: Callable[[], None] | None = None  # the client left before the answer
     on_half_close: Callable[[], None] | None = None  # it may have left: answer now
+    grant: Any = None  # what its key allows (access.gate.Grant); None: there is no access control
+
+    def __repr__(self) -> str:
+        """Without headers and query: what is printed must not give a secret away."""
+        return f"<Request {self.method!r} {self.path!r}>"
 
     def respond(self, status: int, headers: bytes = b"", body: Body = b"") -> None:
         """`headers` are complete lines, each ending in CRLF. A client that left gets nothing."""

@@ -33,6 +33,7 @@ class EraserProcess:
         threads: Threads,
         faults: Faults,
         timings: Timings,
+        key: str | None = None,
     ) -> None:
         self._jobs = jobs
         self._erasure = erasure
@@ -42,7 +43,7 @@ class EraserProcess:
         wanted = config.erase_within / LOOKS or timings.eraser_look_max
         look_seconds = min(max(wanted, timings.eraser_look_min), timings.eraser_look_max)
         process = PipelineProcess(
-            config, ("erase",), self._is_wanted, look_seconds, faults, timings
+            config, ("erase",), self._is_wanted, look_seconds, faults, timings, key
         )
         self.running = process.running
 

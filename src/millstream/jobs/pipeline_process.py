@@ -23,7 +23,7 @@ logger = structlog.get_logger("millstream.pipeline")
 
 
 def pipeline_beside(
-    config: Config, jobs: Jobs, faults: Faults, timings: Timings
+    config: Config, jobs: Jobs, faults: Faults, timings: Timings, key: str | None = None
 ) -> PipelineProcess:
     """Does the jobs that `millstream pipeline run` asks for, on Spark."""
     requirements = Requirements()
@@ -32,7 +32,7 @@ def pipeline_beside(
         return await requirements.are_met() and await jobs.has_work(COMPACT)
 
     action = ("run", "--once")
-    return PipelineProcess(config, action, is_wanted, timings.pipeline_look, faults, timings)
+    return PipelineProcess(config, action, is_wanted, timings.pipeline_look, faults, timings, key)
 
 
 class Requirements:
@@ -71,13 +71,15 @@ class PipelineProcess:
         look_seconds: float,
         faults: Faults,
         timings: Timings,
+        key: str | None = None,
     ) -> None:
+        """`key` is what the process shows when it talks to the server."""
         self._action = ("pipeline", *action, "--until-input-ends")
         self._is_wanted = is_wanted
         self._look_seconds = look_seconds
         self._faults = faults
         self._timings = timings
-        self._environment = pipeline_environment(config)
+        self._environment = pipeline_environment(config, key)
 
     @contextlib.asynccontextmanager
     async def running(self, group: asyncio.TaskGroup, url: str) -> AsyncIterator[None]:

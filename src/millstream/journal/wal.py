@@ -104,6 +104,16 @@ class WalJournal:
         )
         return recovered.next_lsn - 1
 
+    def write_now(self, command: AnyCommand) -> None:
+        """Durable when this returns: for a program that has no event loop, instead of `start`.
+
+        Raises OSError or StorageFull; the journal is closed either way.
+        """
+        try:
+            self._writer.write_batch([encode_command(command)])
+        finally:
+            self._writer.close()
+
     def start(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -23,7 +23,7 @@ from millstream.journal.disk import OsDisk
 from millstream.journal.folder import NewFolder
 from millstream.recover import RESTORED
 from millstream.state.images import decode_image, encode_image
-from millstream.state.records import SUBSCRIPTION
+from millstream.state.records import ACCESS_KEY, SUBSCRIPTION
 from millstream.tier.backup import (
     Manifest,
     extract_file,
@@ -47,6 +47,7 @@ Progress = Callable[[str, int, int], None]  # what, how much of it is done, how 
 class Restored(NamedTuple):
     manifest: Manifest
     streams: int
+    keys: int  # access keys that are good as of the manifest
     shortened: int  # streams whose end was only on the lost machine
     passed_over: list[str]  # newer manifests that could not be used, and why
 
@@ -89,13 +90,14 @@ def _restore(
         # Behind every manifest there is, also one that was passed over: the next is the newest.
         shortened = _repair(catalog, lsns[0] + 1, manifest.lsn, progress)
         streams = catalog.count_streams()
+        keys = sum(1 for _ in catalog.records(ACCESS_KEY))
     finally:
         catalog.close()
     disk = OsDisk()
     disk.sync_folder(str(work))
     disk.rename(str(work), str(folder.path / "catalog"))
     folder.finish(store_id)
-    return Restored(manifest, streams, shortened, passed_over)
+    return Restored(manifest, streams, keys, shortened, passed_over)
 
 
 def download_newest(

@@ -47,7 +47,13 @@ from millstream.offline.salvage_base import UNSOUND, Base, Bases
 from millstream.offline.salvage_edits import BadRun, Edits, cut_to_segments
 from millstream.offline.salvage_report import Behind, Damage, Loss, Report
 from millstream.recover import Replay
-from millstream.state.commands import AnyCommand, Append, CreateStream, decode_command
+from millstream.state.commands import (
+    AnyCommand,
+    Append,
+    CreateStream,
+    RevokeKey,
+    decode_command,
+)
 from millstream.state.images import decode_image
 from millstream.tier.backup import list_manifests
 from millstream.tier.blobs import snapshot_digest
@@ -241,7 +247,11 @@ class _Salvage:
                 continue
             is_open = is_open and lsn == expected and lsn != (self._until or -1) + 1
             if not is_open:
-                behind.append(found)
+                command = _decode(found.record.payload)
+                if isinstance(command, RevokeKey):  # holds whatever came before it
+                    base.machine.access.remove(command.key_id)
+                else:
+                    behind.append(found)
                 continue
             try:
                 replay(lsn, found.record.payload)

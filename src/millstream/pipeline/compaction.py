@@ -42,15 +42,18 @@ def compaction_frame(
 ) -> DataFrame:
     """Running it does the job but for the commit; a row tells the counts of each task."""
     numbers = session.range(0, offer.tasks, 1, numPartitions=offer.tasks)
-    rewrite = Rewrite(client.server, offer, cold)
+    rewrite = Rewrite(client.server, offer, cold, client.key)
     return numbers.mapInArrow(rewrite.run, _COUNTS_SQL)
 
 
 class Rewrite:
     """Travels to the executors."""
 
-    def __init__(self, server: str, offer: JobOffer, cold: ColdSettings) -> None:
+    def __init__(
+        self, server: str, offer: JobOffer, cold: ColdSettings, key: str | None = None
+    ) -> None:
         self._server = server
+        self._key = key
         self._job = offer.job
         self._target = Target.of(offer)
         self._cold = cold
@@ -62,7 +65,7 @@ class Rewrite:
 
     def _rewrite(self, number: int) -> pa.RecordBatch:
         started, cpu_started = time.monotonic(), time.process_time()
-        client = JobClient(self._server)
+        client = JobClient(self._server, key=self._key)
         task = client.load_task(self._job, number)
         store = ObjectStore(self._cold)
         result = self.write_segments(task, store)

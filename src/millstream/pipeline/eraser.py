@@ -25,7 +25,13 @@ FAILED, DONE = 1, 0  # exit codes
 logger = structlog.get_logger("millstream.pipeline")
 
 
-def run_eraser(server: str, cold_flags: Mapping[str, str | None], *, until_input_ends: bool) -> int:
+def run_eraser(
+    server: str,
+    cold_flags: Mapping[str, str | None],
+    *,
+    until_input_ends: bool,
+    key: str | None = None,
+) -> int:
     """Until the server has no such job, or SIGTERM or SIGINT. The exit code."""
     stopped = threading.Event()
 
@@ -36,7 +42,7 @@ def run_eraser(server: str, cold_flags: Mapping[str, str | None], *, until_input
         signal.signal(number, stop)
     if until_input_ends:
         threading.Thread(target=_stop_at_end_of_input, args=(stopped,), daemon=True).start()
-    client = JobClient(server, stopped)
+    client = JobClient(server, stopped, key)
     try:
         while not stopped.is_set() and run_one(client, cold_flags, stopped):
             pass

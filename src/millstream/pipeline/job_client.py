@@ -48,12 +48,16 @@ class Answer(NamedTuple):
 class JobClient:
     """Picklable; not for use by two threads at once. `stopped` cuts waits short."""
 
-    def __init__(self, server: str, stopped: threading.Event | None = None) -> None:
+    def __init__(
+        self, server: str, stopped: threading.Event | None = None, key: str | None = None
+    ) -> None:
+        """`key` is the access key; None: the server asks for none."""
         self.server = server.rstrip("/")
         parts = urlsplit(self.server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise StartupError(f"{server!r} is not a server such as http://127.0.0.1:4437")
         self._stopped = stopped
+        self.key = key
 
     def ask(self, kind: str) -> JobOffer | None:
         """A job, or None: nothing is worth doing now."""
@@ -80,6 +84,8 @@ class JobClient:
                 answer = self._try(method, JOBS_PATH + path, body)
                 if answer.status < 300:
                     return answer
+                if answer.status in (401, 403):
+                    raise StartupError(f"{self.server}: {_message(answer)}; see --key-file")
                 if answer.status < 500:
                     raise JobRefused(_message(answer))
                 problem = _message(answer)
@@ -113,6 +119,8 @@ class JobClient:
                 parts.hostname, parts.port, timeout=TIMEOUT_SECONDS
             )
         headers = {"Content-Type": MSGPACK_TYPE} if body else {}
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key}"
         try:
             connection.request(method, parts.path + path, body, headers)
             response = connection.getresponse()

@@ -46,6 +46,7 @@ class RunSettings:
     interval_seconds: float = 60.0
     cold_flags: Mapping[str, str | None] = field(default_factory=dict)
     spark: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = field(default=None, repr=False)  # the access key, where the server wants one
 
 
 def run_pipeline(settings: RunSettings) -> int:
@@ -86,7 +87,7 @@ class Runner:
     def __init__(self, settings: RunSettings, session: SparkSession | None = None) -> None:
         self._settings = settings
         self._stopped = threading.Event()
-        self._client = JobClient(settings.server, self._stopped)
+        self._client = JobClient(settings.server, self._stopped, settings.key)
         self._session = session
         self.is_starting = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")

@@ -231,6 +231,23 @@ class ExpireLease(Command, tag=31):
     wake_id: str
 
 
+# Access keys: tags 40 and 41.
+
+
+class CreateKey(Command, tag=40):
+    """`digest` is the SHA-256 of the secret, which is kept nowhere."""
+
+    key_id: str
+    digest: bytes
+    scopes: tuple[str, ...]
+    expires_ms: int | None = None
+    name: str = ""
+
+
+class RevokeKey(Command, tag=41):
+    key_id: str
+
+
 AnyCommand = (
     CreateStream
     | Append
@@ -257,6 +274,8 @@ AnyCommand = (
     | AckWake
     | ReleaseWake
     | ExpireLease
+    | CreateKey
+    | RevokeKey
 )
 
 # What is taken while the disk is full: it frees room, or needs next to none.
@@ -273,6 +292,7 @@ MAKES_ROOM: frozenset[type[Command]] = frozenset(
         UnlinkStream,
         PublishRuns,
         ReplaceSegments,
+        RevokeKey,
         NoOp,
     }
 )

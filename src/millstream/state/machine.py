@@ -23,6 +23,7 @@ from millstream.formats.runs import is_run_sound, is_segment_sound
 from millstream.formats.wal import crc32c
 from millstream.protocol import content_types
 from millstream.protocol.offsets import Offset
+from millstream.state.access_keys import AccessKeys
 from millstream.state.buckets import Namespace, Retention, split_key
 from millstream.state.changes import OpenChanges
 from millstream.state.commands import (
@@ -83,9 +84,11 @@ class StateMachine:
         self._hot_bytes = self.changes.hot_bytes
         self.swaps = Swaps()
         self.subscriptions = Subscriptions(self)
+        self.access = AccessKeys()
         self.prepare = Preparation(self, store).steps
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
             **self.subscriptions.appliers(),
+            **self.access.appliers(),
             Append: self.apply_append,
             CreateStream: self._apply_create,
             DeleteStream: self._apply_delete,

@@ -5,6 +5,8 @@
     bucket/{name}           one bucket
     blob/{name}             how many snapshots are this blob, once a fork has shared it
     subscription/{id}       one subscription
+    access                  there, once there was an access key
+    access/{id}             one access key
     swaps                   which segments gave their place to others of late
 
 Streams are stored elsewhere and need none of this to be found.
@@ -29,6 +31,7 @@ from millstream.state.subscription_images import (
 
 BUCKET, BLOB, SUBSCRIPTION = "bucket/", "blob/", "subscription/"
 SWAPS = "swaps"
+ACCESS, ACCESS_KEY = "access", "access/"
 
 _encode = msgspec.msgpack.Encoder().encode
 _bucket_decoder = msgspec.msgpack.Decoder(BucketImage)
@@ -55,11 +58,16 @@ def take_records(machine: StateMachine) -> list[Record]:
         subscription = subscriptions.by_id.get(subscription_id)
         image = None if subscription is None else encode_subscription(subscription)
         records.append((SUBSCRIPTION + subscription_id, image))
+    if machine.access.changed:
+        records.append((ACCESS, b"on"))
+    access = machine.access
+    records += [(ACCESS_KEY + key_id, access.encode(key_id)) for key_id in access.changed]
     if machine.swaps.is_changed:
         records.append((SWAPS, machine.swaps.encode()))
     machine.swaps.is_changed = False
     machine.names.changed_buckets.clear()
     machine.changes.blobs.clear()
+    machine.access.changed.clear()
     subscriptions.changed.clear()
     return records
 
@@ -71,6 +79,10 @@ def restore_records(machine: StateMachine, records: Iterable[tuple[str, bytes]])
             machine.births = int(value)
         elif key == "keys":
             machine.subscriptions.keys = decode_keys(value)
+        elif key == ACCESS:
+            machine.access.is_used = True
+        elif key.startswith(ACCESS_KEY):
+            machine.access.restore(value)
         elif key == SWAPS:
             machine.swaps.restore(value)
         elif key.startswith(BUCKET):

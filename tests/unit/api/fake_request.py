@@ -16,6 +16,7 @@ class FakeRequest:
     def __init__(self, headers: dict[bytes, bytes] | None = None) -> None:
         self.headers = headers or {}
         self.chunked = True
+        self.grant = None
         self.on_disconnect: Callable[[], None] | None = None
         self._answers: list[tuple[int, bytes, bytes]] = []
 

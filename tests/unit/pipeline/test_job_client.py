@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -95,3 +96,32 @@ def test_who_is_stopped_does_not_wait() -> None:
 def test_what_is_no_url_of_a_server_is_refused_at_once(url: str) -> None:
     with pytest.raises(StartupError, match=r"is not a server such as http://127\.0\.0\.1:4437"):
         JobClient(url)
+
+
+def test_a_key_is_shown_and_a_server_that_wants_another_ends_the_work() -> None:
+    shown: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            shown.append(self.headers.get("Authorization"))
+            self.send_response(204 if len(shown) < 3 else 401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            assert JobClient(url).ask("compact") is None
+            client = pickle.loads(pickle.dumps(JobClient(url, key="ms_a_b")))
+            assert client.ask("compact") is None
+            with pytest.raises(StartupError, match="--key-file"):
+                client.ask("compact")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert shown == [None, "Bearer ms_a_b", "Bearer ms_a_b"]

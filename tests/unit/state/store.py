@@ -193,6 +193,7 @@ def describe(machine: StateMachine, contents: Contents | None = None) -> dict[st
         "buckets": sorted((b.name, b.created_ms, b.streams) for b in buckets),
         "names": list(machine.names.keys_from(b"")),
         "shared_blobs": machine.shared_blobs,
+        "access": (machine.access.is_used, machine.access.by_id),
         "hot_bytes": machine.changes.hot_bytes,
         "streams": {stream.path: _describe(stream, contents) for stream in contents.streams()},
     }
@@ -224,6 +225,7 @@ def image_bytes(machine: StateMachine) -> bytes:
             [encode_image(image_of(stream)) for stream in streams],
             [hot_content(stream.stream_id, stream.log.unpublished()) for stream in streams],
             subscriptions.keys,
+            [machine.access.encode(key_id) for key_id in sorted(machine.access.by_id)],
             [encode_subscription(each) for _, each in sorted(subscriptions.by_id.items())],
         ]
     )

@@ -74,6 +74,7 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
         list[Run]: st.lists(runs, max_size=4),
         list[list[Run]]: st.lists(st.lists(runs, max_size=3), max_size=2),
         list[str]: st.lists(texts, max_size=3),
+        tuple[str, ...]: st.lists(texts, max_size=3).map(tuple),
         tuple[bytes, ...]: st.lists(names, max_size=4).map(tuple),
         tuple[int, int, int, int, int] | None: st.none() | st.tuples(*[numbers] * 5),
         tuple[tuple[int, int, int], ...]: st.lists(st.tuples(*[numbers] * 3)).map(tuple),
