@@ -93,7 +93,7 @@ class WatchedServer(ServerProcess):
 
 
 def held_ms_max() -> float:
-    """A machine that computes half as fast, as shared ones do for minutes, may take twice as long."""
+    """A machine that computes at half its speed, as shared ones do, may take twice as long."""
     began = time.thread_time()
     for _ in range(LOOP_TURNS):
         pass
