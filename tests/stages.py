@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+LOOK_SECONDS = 0.05
 _BECOME_SUBREAPER = 36  # prctl: PR_SET_CHILD_SUBREAPER
 
 
@@ -52,8 +53,17 @@ class Stages:
         threads = [threading.Thread(target=self._run_lane, args=(lane,)) for lane in lanes]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(LOOK_SECONDS)
+            self._bury_orphans()
+
+    def _bury_orphans(self) -> None:
+        """A test may look whether a process is gone, and one that nobody waited for is not."""
+        with self._lock:
+            for pid in _children(os.getpid()):
+                if pid not in self._running:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, os.WNOHANG)
 
     def _run_lane(self, stages: list[str]) -> None:
         for stage in stages:
@@ -107,7 +117,7 @@ class Stages:
                     os.killpg(pid, number)
             deadline = time.monotonic() + self._polite_seconds
             while self._running and time.monotonic() < deadline:
-                time.sleep(0.05)
+                time.sleep(LOOK_SECONDS)
 
     def table(self, seconds: float) -> str:
         rows = [f"{'stage':<16}{'seconds':>8}{'CPU s':>8}"]
@@ -131,13 +141,20 @@ def _adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    """Of all its threads; those below come first."""
+def _children(pid: int) -> list[int]:
+    """Of all its threads."""
+    found = list[int]()
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            for child in path.read_text().split():
-                yield from _descendants(int(child))
-                yield int(child)
+            found += map(int, path.read_text().split())
+    return found
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Those below come first."""
+    for child in _children(pid):
+        yield from _descendants(child)
+        yield child
 
 
 def _reap() -> None:

@@ -16,6 +16,8 @@ stage="$2"
 case "$stage" in
   mixed-*) for line in 1 2 3 4 5; do echo "$stage line $line"; sleep 0.01; done ;;
   breaks) echo "what broke"; exit 3 ;;
+  burial) (setsid true & echo $! > "$FOLDER/dead.pid")
+    while kill -0 "$(cat "$FOLDER/dead.pid")" 2>/dev/null; do sleep 0.01; done ;;
   orphan) (setsid sleep 600 & echo $! > "$FOLDER/orphan.pid") ; exit 0 ;;
   endless) trap '' INT TERM; setsid sleep 600 & echo $! > "$FOLDER/sleeper.pid"
     echo up > "$FOLDER/up"
@@ -81,6 +83,10 @@ def test_a_process_that_a_stage_left_behind_is_ended_and_named(make: Path) -> No
     done = run(make, "--lane", "orphan")
     assert "left behind: sleep 600" in done.stdout
     assert not is_alive(int((make.parent / "orphan.pid").read_text()))
+
+
+def test_a_stage_can_see_that_a_process_without_a_parent_is_gone(make: Path) -> None:
+    assert run(make, "--lane", "burial").returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
