@@ -54,7 +54,7 @@ class KnownHeads:
     def remember(
         self, line: bytes, known: KnownLine, block: bytes, headers: dict[bytes, bytes]
     ) -> None:
-        if not _is_plain(line, block, headers):
+        if not self._is_plain(line, block, headers):
             return
         if len(self.blocks) >= HEADS_MAX:
             self.blocks.clear()
@@ -71,7 +71,7 @@ class KnownHeads:
     ) -> HeadShape | None:
         """The shape of `block`, if it is plain and spells its length in the usual way."""
         parts = _split_at_length(block, headers)
-        if parts is None or not _is_plain(line, block, headers):
+        if parts is None or not self._is_plain(line, block, headers):
             return None
         self._remember_line(line, known)
         shape = self.shapes.get(parts)
@@ -83,16 +83,16 @@ class KnownHeads:
             self.shapes[parts] = shape
         return shape
 
+    @staticmethod
+    def _is_plain(line: bytes, block: bytes, headers: dict[bytes, bytes]) -> bool:
+        if len(block) + len(line) > BYTES_MAX or not line.endswith(b" HTTP/1.1"):
+            return False
+        return _NOT_PLAIN.isdisjoint(headers)
+
     def _remember_line(self, line: bytes, known: KnownLine) -> None:
         if len(self.lines) >= LINES_MAX:
             self.lines.clear()
         self.lines[line] = known
-
-
-def _is_plain(line: bytes, block: bytes, headers: dict[bytes, bytes]) -> bool:
-    if len(block) + len(line) > BYTES_MAX or not line.endswith(b" HTTP/1.1"):
-        return False
-    return _NOT_PLAIN.isdisjoint(headers)
 
 
 def _split_at_length(block: bytes, headers: dict[bytes, bytes]) -> tuple[bytes, bytes] | None:

@@ -150,14 +150,15 @@ class RequestReader:
             return  # large bodies go through the accounting
         line_end = data.find(b"\r\n")
         block, headers = data[line_end:head_end], self.last_headers
-        line, heads = KnownLine(*self.last_line), self.server.known_heads
         length = b": " + headers.get(b"content-length", b"")
         if block == self.last_block:
+            line, heads = KnownLine(*self.last_line), self.server.known_heads
             heads.remember(data[:line_end], line, block, headers)
         elif block == self.last_block.replace(self.last_length, length, 1):
-            self.connection.shape = heads.remember_shape(
-                data[:line_end], line, block, headers, self._shape_body_bytes_max(block)
-            )
+            line, heads = KnownLine(*self.last_line), self.server.known_heads
+            bytes_max = self._shape_body_bytes_max(block)
+            shape = heads.remember_shape(data[:line_end], line, block, headers, bytes_max)
+            self.connection.shape = shape
         self.last_block, self.last_length = block, length
 
     def _shape_body_bytes_max(self, block: bytes) -> int:
