@@ -29,7 +29,9 @@ from bench.workloads import WORKLOADS
 
 RESULTS_DIR = Path(__file__).with_name("results")
 SMOKE_SERVERS = ["millstream", "reference-file"]
-WRK_WORKLOADS = {"append", "json_batch", "append_batch", "listing", "append_flushing"}
+WRK_WORKLOADS = {
+    *("append", "append_varied", "append_flushing", "append_batch", "json_batch", "listing"),
+}
 
 
 def main() -> int:

@@ -6,10 +6,12 @@ had kept arriving during it. Where wrk is missing, a Python client keeps `--smok
 figures mean nothing.
 """
 
+import itertools
 import json
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +29,15 @@ WRK_GRACE_SECONDS = 30
 
 @dataclass(frozen=True)
 class Load:
-    """Bodies POSTed in turn to the streams `{prefix}0`, `{prefix}1`, ...
-
-    `body` is one body, or `bodies` of one size, one behind the other.
-    """
+    """Bodies POSTed in turn to the streams `{prefix}0`, `{prefix}1`, ..."""
 
     prefix: str
     streams: int
     connections: int
     content_type: str
-    body: bytes
+    bodies: Sequence[bytes]
     root: str = stream_path("")
     below: str = ""  # what follows the stream's name in the path
-    bodies: int = 1
 
     def stream_names(self) -> list[str]:
         return [f"{self.prefix}{index}" for index in range(self.streams)]
@@ -85,12 +83,13 @@ def run_load(server: Server, load: Load, seconds: int) -> LoadOutcome:
 
 
 def _run_wrk(server: Server, load: Load, seconds: int) -> dict[str, int]:
-    body_path = server.work_dir / "body"
-    body_path.write_bytes(load.body)
+    bodies_path = server.work_dir / "bodies"
+    sizes = "".join(f"{len(body)}\n" for body in load.bodies)
+    bodies_path.write_bytes(sizes.encode() + b"".join(load.bodies))
     options = ["-t1", f"-c{load.connections}", f"-d{seconds}s", f"--timeout={WRK_TIMEOUT_SECONDS}s"]
     script = ["-s", str(SCRIPT), f"http://{HOST}:{server.port}/", "--"]
-    arguments = [load.root + load.prefix, str(load.streams), load.content_type, str(body_path)]
-    arguments += [str(load.bodies), *([load.below] if load.below else [])]
+    arguments = [load.root + load.prefix, str(load.streams), load.content_type, str(bodies_path)]
+    arguments += [str(len(load.bodies)), *([load.below] if load.below else [])]
     finished = subprocess.run(
         ["wrk", *options, *script, *arguments],
         capture_output=True,
@@ -106,9 +105,8 @@ def _run_wrk(server: Server, load: Load, seconds: int) -> dict[str, int]:
 
 def _run_python(server: Server, load: Load, seconds: int) -> dict[str, int]:
     paths = [f"{load.root}{name}{load.below}" for name in load.stream_names()]
-    size = len(load.body) // load.bodies
-    body = load.body[:size]
-    requests = [encode_request("POST", path, load.content_type, body) for path in paths]
+    bodies = itertools.cycle(load.bodies)
+    requests = [encode_request("POST", path, load.content_type, next(bodies)) for path in paths]
     started = time.monotonic()
     deadline = started + seconds
     with ThreadPoolExecutor(load.connections) as pool:

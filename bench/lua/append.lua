@@ -1,27 +1,33 @@
--- Appends one body to many streams in turn. Called by bench/load.py:
---   wrk ... -s append.lua URL -- PATH_PREFIX STREAMS CONTENT_TYPE BODY_FILE BODIES [PATH_SUFFIX]
--- The file holds BODIES bodies of one size, one behind the other; each round over the streams takes others.
+-- Appends to many streams in turn. Called by bench/load.py:
+--   wrk ... -s append.lua URL -- PATH_PREFIX STREAMS CONTENT_TYPE BODIES_FILE BODIES [PATH_SUFFIX]
+-- The file holds the size of each body on a line, then the bodies, one behind the other; each round over the
+-- streams takes others.
 -- Requests are formatted once; a table lookup is all the script costs per request.
 
 local requests = {}
 local turn = 0
 
-local function read_file(path)
+local function read_bodies(path, count)
   local file = assert(io.open(path, "rb"))
-  local content = file:read("*a")
+  local sizes, bodies = {}, {}
+  for number = 0, count - 1 do
+    sizes[number] = tonumber(file:read("*l"))
+  end
+  for number = 0, count - 1 do
+    bodies[number] = file:read(sizes[number])
+  end
   file:close()
-  return content
+  return bodies
 end
 
 function init(args)
   local prefix, streams, content_type = args[1], tonumber(args[2]), args[3]
-  local content, bodies, suffix = read_file(args[4]), tonumber(args[5]), args[6] or ""
-  local size = #content / bodies
+  local count, suffix = tonumber(args[5]), args[6] or ""
+  local bodies = read_bodies(args[4], count)
   local headers = { ["Host"] = wrk.headers["Host"], ["Content-Type"] = content_type }
-  for turn = 0, math.max(streams, bodies) - 1 do
-    local place = (turn % bodies) * size
-    local body = content:sub(place + 1, place + size)
-    requests[turn] = wrk.format("POST", prefix .. (turn % streams) .. suffix, headers, body)
+  for turn = 0, math.max(streams, count) - 1 do
+    local path = prefix .. (turn % streams) .. suffix
+    requests[turn] = wrk.format("POST", path, headers, bodies[turn % count])
   end
 end
 

@@ -7,6 +7,7 @@ from bench.workloads import (
     append,
     append_batch,
     append_flushing,
+    append_varied,
     bootstrap,
     catch_up,
     cold_catch_up,
@@ -21,6 +22,7 @@ from bench.workloads import (
 
 WORKLOADS: dict[str, Callable[[Plan], Sequence[Case]]] = {
     "append": append.cases,
+    "append_varied": append_varied.cases,
     "json_batch": json_batch.cases,
     "catch_up": catch_up.cases,
     "fan_out": fan_out.cases,

@@ -43,7 +43,7 @@ class AppendCase:
         return label(self.connections, self.streams)
 
     def measure(self, server: Server) -> Figures:
-        load = Load("append-", self.streams, self.connections, BINARY, b"a" * MESSAGE_BYTES)
+        load = Load("append-", self.streams, self.connections, BINARY, [b"a" * MESSAGE_BYTES])
         create_streams(server.port, load.stream_names(), BINARY)
         if self.warm_up_seconds:
             run_load(server, load, self.warm_up_seconds)

@@ -34,7 +34,7 @@ class AppendBatchCase:
         body = struct.pack(">I", RECORD_BYTES) + b"r" * RECORD_BYTES
         root = f"/{BUCKET}/"
         load = Load(
-            "batch-", STREAMS, CONNECTIONS, BINARY, body * self.records, root, "/append-batch"
+            "batch-", STREAMS, CONNECTIONS, BINARY, [body * self.records], root, "/append-batch"
         )
         send_all(server.port, [encode_request("PUT", f"/{BUCKET}")], connections=1)
         creates = [encode_request("PUT", root + name, BINARY) for name in load.stream_names()]

@@ -65,8 +65,9 @@ class AppendFlushingCase:
 
     @functools.cached_property
     def _load(self) -> Load:
-        body = Payloads().text(BODIES * MESSAGE_BYTES)
-        return Load("append-", self.streams, self.connections, BINARY, body, bodies=BODIES)
+        payloads = Payloads()
+        bodies = [payloads.text(MESSAGE_BYTES) for _ in range(BODIES)]
+        return Load("append-", self.streams, self.connections, BINARY, bodies)
 
 
 def _compared(busy: list[LoadOutcome], still: list[LoadOutcome]) -> Figures:

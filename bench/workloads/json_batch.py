@@ -27,7 +27,7 @@ class JsonBatchCase:
         return label(self.messages)
 
     def measure(self, server: Server) -> Figures:
-        load = Load("json-", STREAMS, CONNECTIONS, JSON, encode_batch(self.messages))
+        load = Load("json-", STREAMS, CONNECTIONS, JSON, [encode_batch(self.messages)])
         create_streams(server.port, load.stream_names(), JSON)
         outcome = run_load(server, load, server.shorter(self.seconds))
         return {

@@ -83,7 +83,8 @@ def test_everything_recovers_by_itself_when_the_store_does(
     with busy(server, paths, 3000) as (writers, reader):
         wait_until(lambda: min(writer.acknowledged for writer in writers) >= 30)
         with proxy.failing(fault):
-            time.sleep(3.0)
+            time.sleep(1.0)  # long enough for many a try
+            wait_until(lambda: proxy.faults >= 5, "the fault struck")
         before = [writer.acknowledged for writer in writers]
         wait_until(
             lambda: all(w.acknowledged > b + 20 for w, b in zip(writers, before, strict=True)),

@@ -16,8 +16,9 @@ from tests.conformance.raw import RawConnection
 from tests.property.driver import Server, running
 
 COMMON = settings(deadline=None, print_blob=True)
-# Bodies of one length, so that the same head comes again and again; one looks like a request.
+# Most of one length, so that the same head comes again and again; one looks like a request.
 BODIES = [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"a" * 34, b"\r\n\r\n" * 8 + b"bb"]
+BODIES += [b"c" * 7, b"Content-Length: 5\r\n\r\n" * 60]
 # Small pieces that matter to a parser.
 SPLINTERS = [
     b"\r",

@@ -8,11 +8,15 @@ import re
 import time
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from millstream.tier.objects import ColdSettings
 from tests.spark import hasty_server
 from tests.spark.pipeline_process import Pipeline
+from tests.spark.shared_session import runner_for
 from tests.support.seaweed import cold_flags
 from tests.support.server import ServerProcess
+from tests.support.waiting import wait_until
 
 # Most is cold, in many small segments that the catalog soon knows; no pipeline but the test's.
 SMALL = (
@@ -67,11 +71,12 @@ class World:
     def pipeline(self, *flags: str) -> Pipeline:
         return Pipeline(self.server.url, *flags, environment=self.keys)
 
-    def compact(self) -> None:
-        """Until a job was committed: segments become known by checkpoints."""
-        deadline = time.monotonic() + 120
-        while "job committed" not in (output := run_once(self.pipeline("--once"))):
-            assert time.monotonic() < deadline, output
+    def compact(self, session: SparkSession) -> None:
+        """All there is to do, once there is something: segments become known by checkpoints."""
+        runner = runner_for(self.server.url, self.cold, session)
+        wait_until(runner.run_one, "there is a job")
+        while runner.run_one():
+            pass
 
     def requests(self) -> list[str]:
         return self.requests_file.read_text().splitlines() if self.requests_file.exists() else []

@@ -15,20 +15,11 @@ from millstream.jobs.compaction import Policy
 from millstream.limits import KIB, MIB
 from millstream.pipeline.compaction import KIND, Rewrite
 from millstream.pipeline.job_client import JobClient, JobRefused
-from millstream.pipeline.runner import Runner, RunSettings
 from millstream.tier.segments import SegmentReader
 from tests.spark.job_server import JobServer, World, fill
+from tests.spark.shared_session import runner_for
 
 POLICY = Policy(target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, depth_min=3)
-
-
-def make_runner(url: str, world: World, session: SparkSession) -> Runner:
-    cold = world.cold
-    flags: dict[str, str | None] = {}
-    if cold.access_key_id:
-        flags["cold_access_key_id"] = cold.access_key_id
-        flags["cold_secret_access_key"] = cold.secret_access_key
-    return Runner(RunSettings(url, once=True, cold_flags=flags), session)
 
 
 def check(world: World) -> None:
@@ -43,7 +34,7 @@ def test_every_stream_reads_back_the_same_from_few_segments(
     check(world)
     runs_before = len(world.located_runs())
     with JobServer(world, POLICY).running() as url:
-        runner = make_runner(url, world, session)
+        runner = runner_for(url, world.cold, session)
         assert runner.run_one()
         check(world)
         jobs = 1
@@ -92,7 +83,7 @@ def test_readers_and_writers_go_on_while_jobs_run(world: World, session: SparkSe
     with ThreadPoolExecutor(2) as others, JobServer(world, POLICY).running() as url:
         writer, reader = others.submit(write), others.submit(read)
         try:
-            runner = make_runner(url, world, session)
+            runner = runner_for(url, world.cold, session)
             jobs = sum(runner.run_one() for _ in range(4))
         finally:
             stopped.set()
@@ -113,7 +104,7 @@ def test_what_is_deleted_before_or_during_a_job_does_not_come_back(
     server = JobServer(world, POLICY)
     server.before_commit = lambda: world.delete(44)
     with server.running() as url:
-        assert make_runner(url, world, session).run_one()
+        assert runner_for(url, world.cold, session).run_one()
     check(world)
     assert sum(use.segment.rows for use in world.segments()) == rows
 
@@ -131,7 +122,7 @@ def test_messages_larger_than_a_row_group_and_streams_larger_than_a_task(
         world.flush(1_750_000_000_000 + flush)
     policy = Policy(target_bytes=8 * MIB, task_bytes=16 * MIB, small_min=3)
     with JobServer(world, policy).running() as url:
-        assert make_runner(url, world, session).run_one()
+        assert runner_for(url, world.cold, session).run_one()
     check(world)
 
 
@@ -167,7 +158,7 @@ def test_a_damaged_segment_fails_its_job_by_name_and_changes_nothing(
     server = JobServer(world, POLICY)
     with server.running() as url:
         with pytest.raises(PySparkException, match=f"{name} is damaged"):
-            make_runner(url, world, session).run_one()
+            runner_for(url, world.cold, session).run_one()
         assert server.requests[-1][0] == "DELETE"
         assert server.table.busy_names() == set()
     assert world.segments() == before
@@ -259,7 +250,7 @@ def test_a_stream_of_many_small_appends_needs_a_tenth_of_the_requests(
         world.flush(1_750_000_000_000 + flush)
     before = requests_to_read(world, 14)
     with JobServer(world, POLICY).running() as url:
-        assert make_runner(url, world, session).run_one()
+        assert runner_for(url, world.cold, session).run_one()
     after = requests_to_read(world, 14)
     print(f"{before} requests before, {after} after")
     assert after <= before / 10

@@ -1,5 +1,7 @@
-"""The whole server and the whole pipeline, each a process: what clients see of a compaction.
+"""The whole server as a process: what clients see of a compaction.
 
+The pipeline is a process of its own where that matters; elsewhere its jobs run on the session that
+all tests share.
 Garbage goes at once here, so what was replaced is soon missing under whoever still reads it.
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.spark.server_world import BYTES_MAX, POINTS, ROUNDS, STREAMS, World, run_once, seeded
 from tests.spark.written_streams import WrittenStreams, again_and_again
@@ -54,7 +57,7 @@ def reading_and_writing(streams: WrittenStreams, numbers: random.Random) -> Iter
 
 @pytest.mark.parametrize("kind", ["fs", "s3"])
 def test_streams_read_back_the_same_before_during_and_after(
-    kind: str, request: pytest.FixtureRequest
+    kind: str, request: pytest.FixtureRequest, session: SparkSession
 ) -> None:
     world: World = request.getfixturevalue(f"{kind}_world")
     numbers = seeded()
@@ -62,14 +65,16 @@ def test_streams_read_back_the_same_before_during_and_after(
     streams.append_rounds(numbers, ROUNDS, BYTES_MAX)
     streams.check(numbers)
     with reading_and_writing(streams, numbers):
-        world.compact()
+        world.compact(session)
     streams.check(numbers)
     streams.server = world.restart()
     streams.check(numbers)
 
 
 @pytest.mark.timeout(900)  # where others use the machine, too
-def test_a_pipeline_killed_at_random_points_loses_nothing(fs_world: World) -> None:
+def test_a_pipeline_killed_at_random_points_loses_nothing(
+    fs_world: World, session: SparkSession
+) -> None:
     world, numbers = fs_world, seeded()
     streams = WrittenStreams(world.start(), STREAMS)
     points = numbers.sample(sorted(POINTS), 3)
@@ -80,7 +85,7 @@ def test_a_pipeline_killed_at_random_points_loses_nothing(fs_world: World) -> No
             kill_at(world, point, numbers.random() * 0.2)
         streams.check(numbers, sample=10)
     streams.append_rounds(numbers, ROUNDS, BYTES_MAX)
-    world.compact()
+    world.compact(session)
     streams.check(numbers)
 
 
@@ -107,7 +112,9 @@ def test_two_pipelines_at_once_do_no_harm(fs_world: World) -> None:
     streams.check(numbers)
 
 
-def test_ten_thousand_small_appends_are_read_with_a_tenth_of_the_requests(fs_world: World) -> None:
+def test_ten_thousand_small_appends_are_read_with_a_tenth_of_the_requests(
+    fs_world: World, session: SparkSession
+) -> None:
     world = fs_world
     streams = WrittenStreams(world.start(), 10_001)
     one, *others = streams.content
@@ -117,7 +124,7 @@ def test_ten_thousand_small_appends_are_read_with_a_tenth_of_the_requests(fs_wor
         for append in ((one, b"%099d\n" % number), (other, b"%0999d\n" % number))
     )
     before = requests_to_read(world, streams, one)
-    world.compact()
+    world.compact(session)
     after = requests_to_read(world, streams, one)
     print(f"{before} requests before, {after} after")
     assert after <= before / 10

@@ -127,7 +127,7 @@ def test_without_java_the_server_runs_on_and_starts_the_pipeline_once_it_is_ther
 def test_off_and_external_start_nothing(fs_world: World, mode: str) -> None:
     world = fs_world
     streams = written(world, "--pipeline", mode)
-    for _ in range(10):
+    for _ in range(6):
         assert children(world.server.process.pid) == []
         time.sleep(LOOK_SECONDS / 2)
     assert world.requests() == []

@@ -40,7 +40,7 @@ class Place:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config = Config(data_dir=path, shards=SHARDS)
+        self.config = Config(data_dir=path, shards=SHARDS, wal_segment_bytes=65_536)
         self.changes = asyncio.run(self._fill())
 
     async def _fill(self) -> Changes:

@@ -18,6 +18,7 @@ from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
 from millstream.journal.skipped import SKIPPED_FILE, load_skipped
+from millstream.limits import KIB
 from millstream.recover import Recovered, recover
 from millstream.state.commands import AnyCommand, Append, CreateStream, encode_command
 from millstream.state.machine import StateMachine
@@ -39,7 +40,7 @@ class Place:
     """A data folder; records are written to its log as if they had been acknowledged."""
 
     def __init__(self, path: Path) -> None:
-        self.config = Config(data_dir=path, shards=2)
+        self.config = Config(data_dir=path, shards=2, wal_segment_bytes=64 * KIB)
         self.folder = DataFolder(path)
 
     def write(self, *payloads: bytes) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from millstream.http.known_heads import HeadShape
 from millstream.http.message import Body, Request
 from millstream.http.reader import RequestReader
 from millstream.http.refusals import Refusal, gave_way
@@ -51,6 +52,7 @@ class Connection(asyncio.Protocol):
         "reading_since",
         "refused",
         "server",
+        "shape",
         "transport",
         "unsent_bytes",
         "waiting",
@@ -78,6 +80,7 @@ class Connection(asyncio.Protocol):
         self.queued_bytes = 0  # of them: those that wait, or did since all were answered
         self.reading_since = 0  # tick at which the request being read began; 0: none
         self.last_data = self.blocked_since = server.tick
+        self.shape: HeadShape | None = None  # of its heads that differ in the length alone
         self.reader = RequestReader(self, listener.pages)
 
     # From the transport
@@ -101,8 +104,15 @@ class Connection(asyncio.Protocol):
                 # A whole request whose line and header block are known needs no parser.
                 line_end = data.find(b"\r\n")
                 heads = self.known_heads
-                known = heads.blocks.get(data[line_end:head_end])
-                if known is not None and len(data) == head_end + 4 + known[1]:
+                block, body_bytes = data[line_end:head_end], len(data) - head_end - 4
+                shape = self.shape
+                if shape is not None and block == shape[0] + b"%d" % body_bytes + shape[1]:
+                    known = shape[3] if body_bytes <= shape[2] else None
+                else:
+                    known = heads.blocks.get(block)
+                    if known is not None and known[1] != body_bytes:
+                        known = None
+                if known is not None:
                     line = heads.lines.get(data[:line_end])
                     if line is not None:
                         method, path, query = line

@@ -53,6 +53,7 @@ class RequestReader:
         "known_hosts",
         "last_block",
         "last_headers",
+        "last_length",
         "last_line",
         "limits",
         "page_headers",
@@ -76,7 +77,7 @@ class RequestReader:
         self.progress = self.stalled_bytes = 0
         self.completed = 0  # requests the parser finished
         self.queued_bytes = 0  # of their bodies, as far as they wait and are not charged yet
-        self.last_block = b""
+        self.last_block = self.last_length = b""
         self.last_line = (b"", b"", b"")
         self.last_headers: dict[bytes, bytes] = {}
         self._forget_rare()
@@ -149,15 +150,28 @@ class RequestReader:
             raise headers_too_large(limit)
 
     def _learn_head(self, data: bytes, head_end: int) -> None:
-        """Twice in a row on one connection: it will come again."""
+        """Twice in a row on one connection, but for the length of the body: it will come again."""
         if len(data) - head_end - 4 > CHARGED_BODY_BYTES:
             return  # large bodies go through the accounting
         line_end = data.find(b"\r\n")
-        block = data[line_end:head_end]
+        block, headers = data[line_end:head_end], self.last_headers
+        length = b": " + headers.get(b"content-length", b"")
         if block == self.last_block:
             line, heads = KnownLine(*self.last_line), self.connection.known_heads
-            heads.remember(data[:line_end], line, block, self.last_headers)
-        self.last_block = block
+            heads.remember(data[:line_end], line, block, headers)
+        elif block == self.last_block.replace(self.last_length, length, 1):
+            line, heads = KnownLine(*self.last_line), self.connection.known_heads
+            bytes_max = self._shape_body_bytes_max(block)
+            shape = heads.remember_shape(data[:line_end], line, block, headers, bytes_max)
+            self.connection.shape = shape
+        self.last_block, self.last_length = block, length
+
+    def _shape_body_bytes_max(self, block: bytes) -> int:
+        """Larger bodies go through the accounting, and so does what is near a limit."""
+        limits = self.limits
+        if 2 * len(block) > limits.header_bytes:
+            return -1
+        return min(CHARGED_BODY_BYTES, limits.body_bytes)
 
     # From the parser
 

@@ -37,8 +37,7 @@ def telling(story: Callable[[Compression, FakeBody], Awaitable[None]]) -> Faults
         compression = Compression(is_on=True, faults=Faults())
         compression.start(asyncio.get_running_loop())
         await story(compression, FakeBody(is_slow=False))
-        await asyncio.sleep(0.05)
-        assert compression.bodies == 0
+        await until(lambda: compression.bodies == 0)
         compression.close()
         return compression.faults
 

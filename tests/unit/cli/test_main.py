@@ -9,6 +9,7 @@ import pytest
 from millstream import __version__
 from millstream.cli import main as cli
 from millstream.config import Config, flag_name
+from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 
 
@@ -29,7 +30,7 @@ def test_every_setting_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str
 def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Config] = []
 
-    async def serve(config: Config) -> int:
+    async def serve(config: Config, timings: Timings) -> int:
         served.append(config)
         return 7
 
@@ -62,7 +63,7 @@ def test_a_place_for_objects_that_is_none_is_an_invalid_setting(
 def test_a_server_that_cannot_start_says_why_with_exit_code_2(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(arguments: object) -> int:
+    def refuse(arguments: object, timings: Timings) -> int:
         raise StartupError("data folder x is in use")
 
     monkeypatch.setattr(cli, "run_serve", refuse)

@@ -6,6 +6,7 @@ from millstream.http.known_heads import (
     BYTES_MAX,
     HEADS_MAX,
     LINES_MAX,
+    HeadShape,
     KnownHead,
     KnownHeads,
     KnownLine,
@@ -72,4 +73,46 @@ def test_the_memory_of_heads_is_bounded() -> None:
         heads.remember(b"GET /%d HTTP/1.1" % number, MEANING, b"%d" % number, {})
         assert len(heads.blocks) <= HEADS_MAX
         assert len(heads.lines) <= LINES_MAX
+        named = b"\r\nx: %d\r\ncontent-length: 5" % number
+        heads.remember_shape(LINE, MEANING, named, HEADERS, 100)
+        assert 1 <= len(heads.shapes) <= HEADS_MAX
     assert b"%d" % (LINES_MAX + 4) in heads.blocks
+
+
+def test_a_shape_is_the_block_without_the_digits_of_its_length() -> None:
+    heads = KnownHeads()
+    block = b"\r\nHost: 5\r\nContent-LENGTH: 5\r\nx: y"
+    shape = heads.remember_shape(LINE, MEANING, block, HEADERS | {b"x": b"y"}, 100)
+    lead, rest = b"\r\nHost: 5\r\nContent-LENGTH: ", b"\r\nx: y"
+    assert shape == HeadShape(lead, rest, 100, KnownHead({b"host": b"x", b"x": b"y"}, 0))
+    assert heads.lines == {LINE: MEANING}
+    assert not heads.blocks
+
+
+@pytest.mark.parametrize(
+    ("block", "length"),
+    [
+        (b"\r\nhost: x", None),
+        (b"\r\ncontent-length:5", b"5"),
+        (b"\r\ncontent-length: 5 ", b"5"),
+        (b"\r\ncontent-length:  5", b"5"),
+        (b"\r\ncontent-length: 05", b"05"),
+        (b"\r\ncontent-length: 5\r\n 6", b"5 6"),
+        (b"\r\ncontent-length: 5\r\ncontent-length: 5", b"5, 5"),
+        (b"\r\ncontent-length: 5\r\nContent-Length: 5", b"5"),
+        (b"\r\nx: \r\n content-length: 5", None),
+    ],
+)
+def test_what_is_not_spelled_in_the_usual_way_has_no_shape(
+    block: bytes, length: bytes | None
+) -> None:
+    headers = {} if length is None else {b"content-length": length}
+    heads = KnownHeads()
+    assert heads.remember_shape(LINE, MEANING, block, headers, 100) is None
+    assert not heads.lines
+
+
+@pytest.mark.parametrize("name", [b"connection", b"expect", b"upgrade", b"transfer-encoding"])
+def test_a_head_that_changes_how_the_connection_works_has_no_shape(name: bytes) -> None:
+    heads = KnownHeads()
+    assert heads.remember_shape(LINE, MEANING, BLOCK, HEADERS | {name: b"x"}, 100) is None
