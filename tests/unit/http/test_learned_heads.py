@@ -182,13 +182,13 @@ def test_whatever_comes_means_what_it_means_to_a_new_connection(
 def test_a_learned_head_gives_way_to_the_limits() -> None:
     async def run() -> None:
         small = replace(LIMITS, body_bytes=500)
-        assert taught(small).hear_anew(append(501)) == Listener(small).hear_anew(append(501))
+        assert taught(small).hear_anew(append(501)) == Heard(small).hear_anew(append(501))
         assert taught(small).hear_anew(append(500))[0]
         # One more digit than the head that was learned has, and one too many.
         exact = len(b"HostxContent-Length300Content-Typetext/plain") + 3 * 4
         tight = replace(LIMITS, header_bytes=exact)
         assert taught(tight).hear_anew(append(999))[0]
-        assert taught(tight).hear_anew(append(1000)) == Listener(tight).hear_anew(append(1000))
+        assert taught(tight).hear_anew(append(1000)) == Heard(tight).hear_anew(append(1000))
 
     asyncio.run(run())
 
