@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from millstream.engine.engine import Engine
+from millstream.formats.layout import StreamId
 from millstream.limits import EVICTIONS_AT_ONCE
 from millstream.state.changes import Capture
 from millstream.state.commands import TouchStream
@@ -21,7 +22,7 @@ class Eviction:
         self._machine = engine.machine
         self._streams_max = streams_max
         # In the order they came to rest or came back; each of them once.
-        self._candidates: OrderedDict[int, None] = OrderedDict()
+        self._candidates: OrderedDict[StreamId, None] = OrderedDict()
         self._is_check_due = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -58,7 +59,7 @@ class Eviction:
     def candidates(self) -> int:
         return len(self._candidates)
 
-    def _add(self, stream_ids: Iterable[int]) -> None:
+    def _add(self, stream_ids: Iterable[StreamId]) -> None:
         """To the end, wherever they stood before."""
         candidates, by_id = self._candidates, self._machine.by_id
         for stream_id in stream_ids:
@@ -76,7 +77,7 @@ class Eviction:
                 if len(self._machine.by_id) <= self._streams_max:
                     return
 
-    def _consider(self, stream_id: int) -> None:
+    def _consider(self, stream_id: StreamId) -> None:
         stream = self._machine.by_id.get(stream_id)
         if stream is None or not self._machine.changes.is_stored(stream):
             return  # the checkpoint that stores it names it again
@@ -87,5 +88,5 @@ class Eviction:
             touch = TouchStream(stream.accessed_ms, stream_id)  # only memory knows of the renewal
             self._engine.submit_and_forget(touch)
             return
-        stream.log.drop(stream.log.tail_ordinal, stream.log.tail_byte)
+        stream.log.drop(stream.log.tail_byte)
         self._machine.residents.evict(stream)

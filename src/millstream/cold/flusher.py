@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -24,6 +23,7 @@ from millstream.engine.off_loop import OffLoop
 from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
+from millstream.formats.blocks import Block
 from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
@@ -217,7 +217,7 @@ class Flusher:
         self, stream: Stream, bytes_max: int, done: Callable[[Exception | None], None]
     ) -> None:
         """Up to `bytes_max` of one stream's oldest unpublished content, at least a message."""
-        shard = stream.stream_id % self._engine.machine.shards
+        shard = self._engine.machine.layout.shard_of_id(stream.stream_id)
         if shard in self._flushing:
             self._waiting.append((shard, lambda _: self.flush_stream(stream, bytes_max, done)))
             return
@@ -368,19 +368,13 @@ def _content(stream: Stream) -> Content:
 
 def _first_messages(content: Content, bytes_max: int) -> Content:
     """Whole blocks up to `bytes_max`; the block that exceeds it is cut behind a message."""
-    blocks, left = [], bytes_max
-    for data, ends, times in content.blocks:
-        if len(data) <= left:
-            blocks.append((data, ends, times))
-            left -= len(data)
-            continue
-        if ends is not None:
-            count = max(1 if not blocks else 0, bisect_right(ends, left))
-            if count:
-                cut = ends[count - 1]
-                times = times if isinstance(times, int) else times[:count]
-                blocks.append((data[:cut], ends[:count], times))
-        elif not blocks:
-            blocks.append((data, ends, times))
-        break
+    blocks: list[Block] = []
+    left = bytes_max
+    for block in content.blocks:
+        count = block.count_within(left) if blocks else max(1, block.count_within(left))
+        if count:
+            blocks.append(block.first(count))
+        left -= len(block.data)
+        if left <= 0:
+            break
     return content._replace(blocks=blocks)

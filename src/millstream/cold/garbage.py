@@ -27,6 +27,7 @@ from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
 from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
+from millstream.formats.layout import StreamId
 from millstream.limits import (
     GARBAGE_GRACE_FULL_SECONDS,
     GARBAGE_GRACE_SECONDS,
@@ -427,7 +428,9 @@ class Garbage:
                 is_ours = shard < self._machine.shards
                 if is_ours and not is_of_job and not self._catalog.knows_segment(name, shard):
                     found.append(name)
-            elif snapshot is not None and not self._machine.has_blob(int(snapshot[2]), snapshot[1]):
+            elif snapshot is not None and not self._machine.has_blob(
+                StreamId(int(snapshot[2])), snapshot[1]
+            ):
                 found.append(name)
         return found
 

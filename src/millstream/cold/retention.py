@@ -13,12 +13,13 @@ from millstream.engine.engine import Engine
 from millstream.engine.off_loop import OffLoop
 from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
+from millstream.formats.layout import StreamId
 from millstream.limits import TRIMS_AT_ONCE
 from millstream.state.commands import TrimStream
 
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 300.0
 
-Ends = list[tuple[int, int, int]]  # stream id, ordinal, byte
+Ends = list[tuple[StreamId, int, int]]  # stream id, ordinal, byte
 
 
 class RunAges(Protocol):
@@ -85,7 +86,7 @@ class RetentionSweeps:
             raise found
         self._trim(iter(found))
 
-    def _trim(self, ends: Iterator[tuple[int, int, int]]) -> None:
+    def _trim(self, ends: Iterator[tuple[StreamId, int, int]]) -> None:
         """A few at a time: everybody else wants the loop too."""
         machine, now_ms = self._engine.machine, self._engine.clock.now_ms()
         for _ in range(TRIMS_AT_ONCE):

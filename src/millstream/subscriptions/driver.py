@@ -21,6 +21,7 @@ from millstream.engine.engine import Engine
 from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
+from millstream.formats.layout import StreamId
 from millstream.limits import WAKE_STREAMS_MAX, WEBHOOK_SECONDS_MAX
 from millstream.protocol.wake_tokens import issue_token
 from millstream.protocol.webhook_signatures import signer_of
@@ -212,7 +213,7 @@ class Driver:
         self,
         subscription_id: str,
         wake_id: str,
-        tails: tuple[tuple[int, int, int], ...],
+        tails: tuple[tuple[StreamId, int, int], ...],
         answer: Answer,
     ) -> None:
         def report() -> None:
@@ -227,7 +228,7 @@ class Driver:
         self,
         subscription_id: str,
         wake_id: str,
-        tails: tuple[tuple[int, int, int], ...],
+        tails: tuple[tuple[StreamId, int, int], ...],
         answer: Answer,
     ) -> ReportDelivery:
         if answer.problem:

@@ -16,6 +16,7 @@ from millstream.clock import ManualClock
 from millstream.errors import DamagedData, JobConflict, StreamError
 from millstream.faults import Faults
 from millstream.formats.jobs import ColdPlace, TaskResult, decode_task, encode_task
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.http.message import Request
 from millstream.jobs.compaction import Policy
@@ -39,7 +40,8 @@ class Catalog:
         self.sizes: dict[str, int] = {}
         self.dead_since: dict[str, int] = {}
         self.runs = [
-            (f"segments/0002/{k}", Run(2, k, 10 * k, 1, 10, 0, 0, 0x11111111)) for k in range(4)
+            (f"segments/0002/{k}", Run(StreamId(2), k, 10 * k, 1, 10, 0, 0, 0x11111111))
+            for k in range(4)
         ]
 
     def segments(self) -> list[SegmentUse]:
@@ -156,7 +158,7 @@ class Routes:
         assert status == 200
         [*runs] = [run for _, run in decode_task(body).runs]
         new = [
-            Run(2, run.first_ordinal, run.first_byte, 1, 10, 0, row, run.crc)
+            Run(StreamId(2), run.first_ordinal, run.first_byte, 1, 10, 0, row, run.crc)
             for row, run in enumerate(runs)
         ]
         segment = Segment("segments/0002/new", 2, 55, 10, len(new), 0)
@@ -229,13 +231,13 @@ def test_a_conflict_is_told_and_ends_the_job(routes: Routes, what: str) -> None:
     assert routes.call(b"PUT", f"{job}/tasks/0", encode_task(result))[0] == 204
     if what == "moved":
         name, run = routes.catalog.runs[1]
-        routes.catalog.runs[1] = (name, Run(2, 1, 10, 1, 10, 0, 5, run.crc))
+        routes.catalog.runs[1] = (name, Run(StreamId(2), 1, 10, 1, 10, 0, 5, run.crc))
     elif what == "no object":
         routes.catalog.sizes.clear()
     elif what == "short object":
         routes.catalog.sizes["segments/0002/new"] = 54
     elif what == "name in use":
-        routes.catalog.runs.append(("segments/0002/new", Run(6, 0, 0, 1, 1, 0, 0, 0)))
+        routes.catalog.runs.append(("segments/0002/new", Run(StreamId(6), 0, 0, 1, 1, 0, 0, 0)))
     else:
         routes.error = JobConflict("another job won")
     status, body = routes.call(b"POST", f"{job}/commit")
