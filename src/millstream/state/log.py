@@ -9,9 +9,10 @@ may take long.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from millstream.formats.blocks import Block, Ends, Keys, Times, bounded_blocks, decode_ends, join
 from millstream.formats.runs import Run, Segment
@@ -19,6 +20,9 @@ from millstream.limits import BLOCK_BYTES, SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHE
 from millstream.protocol.offsets import START, Position
 
 PublishedRun: TypeAlias = tuple[Segment, Run]
+
+# As Position(ordinal, byte) in a third of the time: a checkpoint asks every stream for four.
+_position = cast("Callable[[tuple[int, int]], Position]", partial(tuple.__new__, Position))
 
 # How far a new log is from its first merge: those that grow alike shall not all merge at once.
 _phases = cycle(range(0, SMALL_BLOCK_BYTES // 2, SMALL_BLOCK_BYTES // 64))
@@ -85,23 +89,23 @@ class Log:
 
     @property
     def tail(self) -> Position:
-        return Position(self.tail_ordinal, self.tail_byte)
+        return _position((self.tail_ordinal, self.tail_byte))
 
     @property
     def first(self) -> Position:
-        return Position(self.first_ordinal, self.first_byte)
+        return _position((self.first_ordinal, self.first_byte))
 
     @property
     def held(self) -> Position:
-        return Position(self.held_ordinal, self.held_byte)
+        return _position((self.held_ordinal, self.held_byte))
 
     @property
     def cold(self) -> Position:
-        return Position(self.cold_ordinal, self.cold_byte)
+        return _position((self.cold_ordinal, self.cold_byte))
 
     @property
     def own(self) -> Position:
-        return Position(self.own_ordinal, self.own_byte)
+        return _position((self.own_ordinal, self.own_byte))
 
     def append(self, data: bytes, ends: Ends | None, times: Times, keys: Keys = None) -> None:
         """The fields of one block."""
@@ -177,7 +181,7 @@ class Log:
     def last_boundary(self, byte: int) -> Position:
         """The last message boundary at or before `byte`, which is not before what is held."""
         if byte >= self.tail_byte:
-            return Position(self.tail_ordinal, self.tail_byte)
+            return _position((self.tail_ordinal, self.tail_byte))
         if len(self.starts) < len(self.blocks):
             self._locate()
         index = bisect_right(self.starts, byte) - 1
