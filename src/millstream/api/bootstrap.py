@@ -3,7 +3,7 @@
 The answer is written piece by piece as the client takes it, and ends where the stream ended when it
 began: appends and new snapshots meanwhile do not show in it. What was in memory then is kept for
 it. What was not is loaded window by window; when that fails, or when a new snapshot made it go away
-meanwhile, the connection is dropped, so that nobody takes a part for the whole.
+meanwhile, the connection is dropped, so that no client takes a part for the whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SSE: readers that stay. One encoding of a frame serves everybody at the same place.
+"""SSE: readers that stay. One encoding of a frame serves all that are at the same place.
 
 A reader that reads slowly is not buffered for: it is left where it is and fed from the stream
 again once it reads. One that does not read at all is disconnected by its connection. One that is so

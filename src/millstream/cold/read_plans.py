@@ -53,7 +53,7 @@ class MissingRun(Exception):
 
 
 class Layer(NamedTuple):
-    """A stream's own content as far as whoever inherits it shows it."""
+    """A stream's own content as far as the stream that inherits it shows it."""
 
     stream_id: StreamId
     log: Log

@@ -42,4 +42,4 @@ class Changes(msgspec.Struct, array_like=True):
     replacements: list[Replacement] = []  # in journal order
     trims: list[tuple[StreamId, int]] = []  # stream id, ordinal: runs that end at or before it go
     records: list[tuple[str, bytes | None]] = []  # what belongs to no stream; None: gone
-    died_ms: int = 0  # when the first content died of which this tells; 0: nobody knows
+    died_ms: int = 0  # when the first content died of which this tells; 0: not known

@@ -27,7 +27,7 @@ class JobInput(msgspec.Struct, frozen=True, gc=False):
     size: int
     footer_bytes: int
     rows: int
-    live_bytes: int  # wire bytes that somebody can still read
+    live_bytes: int  # wire bytes that a reader can still get
 
 
 class ColdPlace(msgspec.Struct, frozen=True, gc=False):

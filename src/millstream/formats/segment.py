@@ -245,7 +245,7 @@ def _row_groups(wire_ends: Int64s, stream_ids: Int64s, whole: bool) -> Iterable[
 
 def _row_group_end(wire_ends: Int64s, stream_ids: Int64s, first: int) -> int:
     """A stream that is large enough has its row groups alone, and large ones: it is read in
-    sequence. Others share small ones, because whoever reads one of them decodes all. Those end in
+    sequence. Others share small ones, because a reader of one of them decodes all. Those end in
     front of a stream when that leaves them at least half full: fewer streams are in two of them.
     """
     own_end = int(np.searchsorted(stream_ids, stream_ids[first], "right"))

@@ -79,7 +79,7 @@ class StateMachine:
         self.names = Namespace(store)
         self.shared_blobs: dict[str, int] = {}  # blobs that forks share -> snapshots that are it
         self.ended: list[StreamId] = []  # streams that ended since the engine last looked
-        self.unused_blobs: list[str] = []  # blobs nobody needs since the engine last looked
+        self.unused_blobs: list[str] = []  # blobs that no stream needs since the engine last looked
         self.changes = OpenChanges(self.residents, self.names, self.horizon, self.layout)
         self._hot_bytes = self.changes.hot_bytes
         self.swaps = Swaps()
@@ -262,7 +262,7 @@ class StateMachine:
             self.unused_blobs.append(blob)
 
     def has_blob(self, stream_id: StreamId, blob: str) -> bool:
-        """Whether the blob that this stream published is anybody's snapshot. Loads no stream."""
+        """Whether the blob that this stream published is the snapshot of any. Loads no stream."""
         return blob in self.shared_blobs or self.residents.blob_of(stream_id) == blob
 
     # Cold content
@@ -278,7 +278,7 @@ class StateMachine:
             self._let_go(stream)
 
     def _let_go(self, stream: Stream) -> None:
-        """Nobody needs what comes before its first message."""
+        """No stream needs what comes before its first message."""
         log = stream.log
         cold_before = log.cold_byte
         log.drop(log.first_byte)
@@ -324,7 +324,7 @@ class StateMachine:
             return Done.NOTHING
         if command.byte < stream.log.first_byte:
             return Done.NOTHING
-        if stream.snapshot is not None:  # whoever starts from it needs all that follows
+        if stream.snapshot is not None:  # readers who start from it need all that follows
             return Done.NOTHING
         log = stream.log
         is_published = command.ordinal <= log.cold_ordinal and command.byte <= log.cold_byte
@@ -358,7 +358,7 @@ class StateMachine:
                 self.subscriptions.stream_grows(stream)
             if is_plain:
                 stream.log.append(data, None, now_ms)
-                # As `_count_hot` would; every append comes by here, and two calls would take 0.1 µs.
+                # Not `_count_hot`: every append comes by here, and its two calls take 0.1 µs.
                 self._hot_bytes[command.stream_id % self.shards] += len(data)
             else:
                 pieces = command.pieces or (data,)
@@ -402,7 +402,7 @@ class StateMachine:
         return Done.TOUCHED
 
     def _end(self, stream: Stream) -> None:
-        """Hard when nobody forked it; else the name stays taken until the last fork is gone."""
+        """Hard when it has no forks; else the name stays taken until the last fork is gone."""
         if stream.forks:
             self.ended.append(stream.stream_id)
             self.changes.touch(stream)
@@ -422,7 +422,7 @@ class StateMachine:
             last = self._take_out(last)
 
     def _take_out(self, stream: Stream) -> Stream | None:
-        """Its source, when that is deleted and nobody needs it any more."""
+        """Its source, when that is deleted and no fork needs it any more."""
         self.ended.append(stream.stream_id)
         self.changes.touch(stream)
         if not stream.deleted:
