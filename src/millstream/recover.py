@@ -174,4 +174,4 @@ def _let_go(machine: StateMachine, runs: Iterable[Run]) -> None:
     for run in runs:
         stream = machine.by_id.get(run.stream_id)
         if stream is not None and run.end_byte <= stream.log.cold_byte:
-            stream.log.drop(run.end_ordinal, run.end_byte)
+            stream.log.drop(run.end_byte)

@@ -7,6 +7,7 @@ from pathlib import Path
 from millstream.config import build_config
 from millstream.journal.folder import DataFolder
 from millstream.recover import recover
+from tests.support.blocks import datas_of
 from tests.support.server import running_server
 from tests.unit.journal.log_files import folder_journal
 
@@ -39,7 +40,7 @@ def test_content_that_is_in_the_store_is_not_brought_back_from_the_log(tmp_path:
         assert sum(log.tail_byte for log in logs) == STREAMS * APPENDS * SIZE
         assert sum(log.cold_byte for log in logs) > 0, "nothing was flushed"
         assert [log.held_byte for log in logs] == [log.cold_byte for log in logs]
-        held = sum(sum(map(len, log.datas)) for log in logs)
+        held = sum(sum(map(len, datas_of(log))) for log in logs)
         assert held == sum(machine.changes.hot_bytes)
     finally:
         catalog.close()

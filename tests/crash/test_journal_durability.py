@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import AppendOutcomeUnknown, StreamError
+from millstream.formats.layout import StreamId
 from millstream.formats.wal import find_records
 from millstream.journal.checkpoints import load_checkpoint
 from millstream.journal.contract import Entry
@@ -84,7 +85,7 @@ class Witness:
         dice = random.Random(1)
         for number in range(appends):
             data = dice.randbytes(dice.choice([1, 50, 700, 3000]))
-            journal.submit((Append(number, 1, data), lambda *_: None, None))
+            journal.submit((Append(number, StreamId(1), data), lambda *_: None, None))
             if dice.random() < 0.3:
                 await asyncio.sleep(0.0005)
         journal.submit((NoOp(appends), lambda *_: None, None))  # as a stop does

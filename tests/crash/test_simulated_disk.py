@@ -18,6 +18,7 @@ import pytest
 from millstream.errors import StorageFull
 from millstream.formats.changes import Changes, StreamRow
 from millstream.formats.images import HotContent
+from millstream.formats.layout import StreamId
 from millstream.formats.wal import encode_parts
 from millstream.journal.checkpoints import encode_checkpoint, load_checkpoint, store_checkpoint
 from millstream.journal.recovery import Recovered, recover_log
@@ -35,14 +36,14 @@ SEED_BLOCKS, SEEDS_PER_BLOCK = 10, 150
 def changes_of(records: Sequence[bytes], after: int, lsn: int) -> Changes:
     """What a checkpoint at `lsn` tells a catalog that has everything up to `after`."""
     rows = [
-        StreamRow(number, b"%d" % number, None, True, 0, records[number - 1])
+        StreamRow(StreamId(number), b"%d" % number, None, True, 0, records[number - 1])
         for number in range(after + 1, lsn + 1)
     ]
     return Changes(lsn, rows, records=[("last", b"%d" % lsn)])
 
 
 def hot_of(records: Sequence[bytes], lsn: int) -> list[HotContent]:
-    return [HotContent(lsn, [(records[lsn - 1], b"", 0)])]
+    return [HotContent(StreamId(lsn), [(records[lsn - 1], b"", 0)])]
 
 
 def checkpoint_blocks(lsn: int) -> list[bytes]:

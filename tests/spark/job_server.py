@@ -21,6 +21,8 @@ from millstream.clock import SystemClock
 from millstream.engine.threads import Threads
 from millstream.errors import StreamError
 from millstream.faults import Faults
+from millstream.formats.blocks import Block
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.http.message import Request
@@ -42,7 +44,7 @@ from millstream.tier.catalog import (
     StreamRow,
 )
 from millstream.tier.objects import ColdSettings, ObjectStore
-from millstream.tier.segments import ColdBlock, SegmentReader
+from millstream.tier.segments import SegmentReader
 
 STORE_ID = "spark-test"
 LIMITS = HttpLimits(
@@ -78,21 +80,24 @@ class World:
         if stream_id not in self.streams:
             is_json = stream_id % 2 == 1
             path = b"spark/stream-%d" % stream_id
-            self.streams[stream_id] = Growing(stream_id, path, is_json, [])
-            self.flushed[stream_id] = (0, 0)
-        stream = self.streams[stream_id]
+            self.streams[StreamId(stream_id)] = Growing(stream_id, path, is_json, [])
+            self.flushed[StreamId(stream_id)] = (0, 0)
+        stream = self.streams[StreamId(stream_id)]
         stream.messages.append((message + b"," * stream.is_json, time_ms))
 
     def flush(self, created_ms: int) -> Segment:
         """One segment with everything that is not cold yet."""
         contents: list[Content] = []
         for stream_id in sorted(self.streams):
-            stream, (ordinal, byte) = self.streams[stream_id], self.flushed[stream_id]
+            stream, (ordinal, byte) = (
+                self.streams[StreamId(stream_id)],
+                self.flushed[StreamId(stream_id)],
+            )
             fresh = stream.messages[ordinal:]
             if fresh:
                 contents.append(_content(stream, ordinal, byte, fresh))
                 size = sum(len(data) for data, _ in fresh)
-                self.flushed[stream_id] = (ordinal + len(fresh), byte + size)
+                self.flushed[StreamId(stream_id)] = (ordinal + len(fresh), byte + size)
         return self.publish(contents, created_ms)
 
     def publish(self, contents: Sequence[Content], created_ms: int) -> Segment:
@@ -109,13 +114,13 @@ class World:
         return segment
 
     def delete(self, stream_id: int) -> None:
-        del self.streams[stream_id]
-        self.merge(removed=[stream_id])
+        del self.streams[StreamId(stream_id)]
+        self.merge(removed=[StreamId(stream_id)])
 
     def merge(
         self,
         streams: list[StreamRow] | None = None,
-        removed: list[int] | None = None,
+        removed: list[StreamId] | None = None,
         segments: list[Segment] | None = None,
         runs: list[list[Run]] | None = None,
         replacements: list[Replacement] | None = None,
@@ -157,9 +162,9 @@ class World:
     def written(self) -> dict[int, list[Message]]:
         """What `read_all` has to find."""
         return {
-            stream_id: stream.messages[: self.flushed[stream_id][0]]
+            stream_id: stream.messages[: self.flushed[StreamId(stream_id)][0]]
             for stream_id, stream in self.streams.items()
-            if self.flushed[stream_id][0]
+            if self.flushed[StreamId(stream_id)][0]
         }
 
     # What the job routes need
@@ -194,11 +199,11 @@ class World:
 
 
 def _content(stream: Growing, ordinal: int, byte: int, fresh: list[Message]) -> Content:
-    blocks = [(data, None, time_ms) for data, time_ms in fresh]
-    return Content(stream.stream_id, stream.path, stream.is_json, ordinal, byte, blocks)
+    blocks = [Block(data, None, time_ms) for data, time_ms in fresh]
+    return Content(StreamId(stream.stream_id), stream.path, stream.is_json, ordinal, byte, blocks)
 
 
-def _messages(block: ColdBlock) -> list[Message]:
+def _messages(block: Block) -> list[Message]:
     ends = [len(block.data)] if block.ends is None else list(block.ends)
     times = [block.times] * len(ends) if isinstance(block.times, int) else list(block.times)
     return [

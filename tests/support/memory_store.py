@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millstream.formats.changes import Changes, StreamRow
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.tier.catalog_changes import split
 
@@ -42,8 +43,8 @@ class StorePart:
         for row in changes.streams:
             self.rows[row.stream_id] = row
         assert len({row.path for row in self.rows.values()}) == len(self.rows), "two of one name"
-        for stream_id in self.runs.keys() - self.rows.keys():
-            del self.runs[stream_id]
+        for gone in self.runs.keys() - self.rows.keys():
+            del self.runs[gone]
         self._discard_segments()
         for key, value in changes.records:
             if value is None:
@@ -94,7 +95,7 @@ class MemoryStore:
         listed = sorted(row.path for row in self.rows() if row.listed)
         return iter([path for path in listed if path > first or (inclusive and path == first)])
 
-    def due(self, now_ms: int, limit: int) -> list[int]:
+    def due(self, now_ms: int, limit: int) -> list[StreamId]:
         deadlines = [(r.deadline_ms, r.stream_id) for r in self.rows() if r.deadline_ms is not None]
         return [stream_id for at_ms, stream_id in sorted(deadlines) if at_ms <= now_ms][:limit]
 

@@ -19,6 +19,7 @@ from millstream.engine.engine import Engine
 from millstream.engine.timings import Timings
 from millstream.errors import DamagedData, StartupError
 from millstream.faults import Faults
+from millstream.formats.layout import StreamId
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, NoOp
 from millstream.state.machine import StateMachine
 from tests.unit.state.store import describe
@@ -82,11 +83,13 @@ def create(path: bytes) -> CreateStream:
 
 
 def append(stream_id: int, data: bytes) -> Append:
-    return Append(NOW_MS, stream_id, data, b"", 1)
+    return Append(NOW_MS, StreamId(stream_id), data, b"", 1)
 
 
 def test_a_restart_finds_the_state_it_left(tmp_path: Path) -> None:
-    left = live(tmp_path, create(b"a"), append(1, b"x"), create(b"b"), DeleteStream(NOW_MS, 2))
+    left = live(
+        tmp_path, create(b"a"), append(1, b"x"), create(b"b"), DeleteStream(NOW_MS, StreamId(2))
+    )
     storage, found = look(tmp_path)
     assert found == left
     assert storage.lsn == 5
@@ -110,7 +113,7 @@ def test_many_restarts_with_checkpoints_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_what_ended_in_an_earlier_run_wakes_nobody_in_this_one(tmp_path: Path) -> None:
-    live(tmp_path, create(b"a"), DeleteStream(NOW_MS, 1))
+    live(tmp_path, create(b"a"), DeleteStream(NOW_MS, StreamId(1)))
     assert look(tmp_path)[0].machine.ended == []
 
 

@@ -3,33 +3,38 @@ from __future__ import annotations
 import msgspec
 
 from millstream.formats.changes import StreamRow
-from millstream.formats.images import Place, StreamImage, SubscriptionImage
+from millstream.formats.images import StreamImage, SubscriptionImage
+from millstream.formats.layout import StreamId
 from millstream.offline.restore import Cuts, cut_subscriptions
+from millstream.protocol.offsets import Position
 from millstream.state.images import decode_image, encode_image
+
+Pair = tuple[int, int]  # ordinal and byte, as these tests spell positions
 
 
 def stream(
-    stream_id: int,
+    number: int,
     *,
-    first: Place = (0, 0),
-    own: Place = (0, 0),
-    cold: Place,
-    tail: Place,
+    first: Pair = (0, 0),
+    own: Pair = (0, 0),
+    cold: Pair,
+    tail: Pair,
     source: int | None = None,
     forks: int = 0,
     closed: bool = False,
     producers: dict[bytes, tuple[int, int, int, int]] | None = None,
 ) -> StreamRow:
-    path = b"a/%d" % stream_id
-    origin = None if source is None else (source, b"a/%d" % source, *own, 0)
+    stream_id, path = StreamId(number), b"a/%d" % number
+    origin = None if source is None else (StreamId(source), b"a/%d" % source, *own, 0)
     image = StreamImage(
         *(stream_id, path, b"text/plain", 0, 0, None, None, True, 0, closed, False),
-        *(forks, origin, producers, None, None, first, own, cold, tail),
+        *(forks, origin, producers, None, None),
+        *map(Position._make, (first, own, cold, tail)),
     )
     return StreamRow(stream_id, path, None, True, 0, encode_image(image))
 
 
-def places(row: StreamRow | None) -> tuple[Place, Place, Place, Place]:
+def places(row: StreamRow | None) -> tuple[Pair, Pair, Pair, Pair]:
     assert row is not None
     image = decode_image(row.image)
     return image.first, image.own, image.cold, image.tail
@@ -93,7 +98,7 @@ def test_acknowledgements_of_lost_messages_are_taken_back() -> None:
         *([], 1, None, False, None, None, 0, 0),
     )
     records = [("subscription/s", msgspec.msgpack.encode(image))]
-    [(key, value)] = cut_subscriptions(records, {b"a/1": (5, 50), b"a/2": (4, 40)})
+    [(key, value)] = cut_subscriptions(records, {b"a/1": Position(5, 50), b"a/2": Position(4, 40)})
     assert key == "subscription/s"
     assert value is not None
     cut = msgspec.msgpack.decode(value, type=SubscriptionImage)

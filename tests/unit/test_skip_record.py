@@ -14,6 +14,7 @@ import structlog
 from millstream.clock import ManualClock
 from millstream.config import Config
 from millstream.errors import StartupError, UnusableRecord
+from millstream.formats.layout import StreamId
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import DataFolder
@@ -82,8 +83,8 @@ def create(path: bytes) -> bytes:
 
 def append(path: bytes, data: bytes) -> bytes:
     machine = StateMachine(2)
-    stream_id = 1 * 2 + machine.shard_of(path)  # the first stream of the store
-    return encode_command(Append(NOW_MS, stream_id, data, b"", 1))
+    stream_id = 1 * 2 + machine.layout.shard_of_path(path)  # the first stream of the store
+    return encode_command(Append(NOW_MS, StreamId(stream_id), data, b"", 1))
 
 
 def break_apply(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

@@ -24,9 +24,11 @@ from millstream.errors import (
     StreamClosed,
     StreamError,
 )
+from millstream.formats.layout import StreamId
 from millstream.http.message import Request
 from millstream.limits import LARGE_BODY_BYTES
 from millstream.protocol import content_types
+from millstream.protocol.offsets import Position
 from millstream.state.buckets import split_key
 from millstream.state.commands import Append
 from millstream.state.decisions import bucket_not_found, decide_append, is_final
@@ -35,9 +37,6 @@ from millstream.state.stream import Stream
 
 _ENTRY = b'{"status":204,"stream_next_offset":"%016d_%016d","stream_closed":false}'
 _DUPLICATE_ENTRY = _ENTRY[:-1] + b',"duplicate":true}'
-
-
-Place = tuple[int, int]  # ordinal, byte
 
 
 class Waiting(NamedTuple):
@@ -100,7 +99,7 @@ class Batches:
         elif not command.count:
             _respond_all(request, len(frames.counts), EmptyBody("the frame is empty"))
         else:
-            shard = stream.stream_id % self._engine.machine.shards
+            shard = self._engine.machine.layout.shard_of_id(stream.stream_id)
             self._engine.hot_budget.submit(shard, (command, self._appended, waiting))
 
     def _check_bucket(self, key: bytes) -> None:
@@ -130,15 +129,15 @@ class Batches:
             request.respond(204, headers)
             return
         if is_latest:
-            start = (ordinal - command.count, byte - _content_bytes(command))
+            start = Position(ordinal - command.count, byte - _content_bytes(command))
             ends = _frame_ends(command, counts, start)
         else:  # where an older batch ended is not kept; like a POST, name the producer's last place
-            ends = [(ordinal, byte)] * len(counts)
+            ends = [Position(ordinal, byte)] * len(counts)
         body = _acknowledgements(counts, ends, outcome is Done.DUPLICATE)
         request.respond(200, headers + JSON, body)
 
 
-def _command(now_ms: int, stream_id: int, frames: Frames, content_type: bytes) -> Append:
+def _command(now_ms: int, stream_id: StreamId, frames: Frames, content_type: bytes) -> Append:
     pieces, ends, count = frames.pieces, frames.ends, len(frames.ends)
     encoded_ends = ends.tobytes() if count > 1 else b""
     if len(pieces) == 1 and len(pieces[0]) < LARGE_BODY_BYTES:
@@ -150,15 +149,15 @@ def _content_bytes(command: Append) -> int:
     return len(command.data) + sum(map(len, command.pieces))
 
 
-def _frame_ends(command: Append, counts: list[int], start: Place) -> list[Place]:
+def _frame_ends(command: Append, counts: list[int], start: Position) -> list[Position]:
     """Where the stream ended with each frame."""
     ends = array("I", [0])
     ends.frombytes(command.ends or array("I", [_content_bytes(command)]).tobytes())
     ordinal, byte = start
-    return [(ordinal + done, byte + ends[done]) for done in accumulate(counts)]
+    return [Position(ordinal + done, byte + ends[done]) for done in accumulate(counts)]
 
 
-def _acknowledgements(counts: list[int], ends: list[Place], duplicate: bool) -> bytes:
+def _acknowledgements(counts: list[int], ends: list[Position], duplicate: bool) -> bytes:
     """One entry per frame, in order: its status and where the stream ended with it."""
     form = _DUPLICATE_ENTRY if duplicate else _ENTRY
     entries = [form % end for end in ends]

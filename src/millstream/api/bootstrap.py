@@ -3,14 +3,13 @@
 The answer is written piece by piece as the client takes it, and ends where the stream ended when it
 began: appends and new snapshots meanwhile do not show in it. What was in memory then is kept for
 it. What was not is loaded window by window; when that fails, or when a new snapshot made it go away
-meanwhile, the connection is dropped, so that nobody takes a part for the whole.
+meanwhile, the connection is dropped, so that no client takes a part for the whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from millstream.api.snapshots import no_blob
 from millstream.cold.blob_worker import BlobWorker
 from millstream.cold.cold_reads import ColdReads
 from millstream.errors import InvalidRequest, StreamError
+from millstream.formats.blocks import Block
 from millstream.http.message import Request
 from millstream.http.streaming import Sink
 from millstream.limits import (
@@ -33,8 +33,7 @@ from millstream.limits import (
     BOOTSTRAP_WINDOW_BYTES,
 )
 from millstream.protocol.content_types import DEFAULT_CONTENT_TYPE
-from millstream.protocol.offsets import Offset
-from millstream.state.log import Block, Log
+from millstream.state.log import Log
 from millstream.state.stream import Stream
 
 logger = structlog.get_logger("millstream.bootstrap")
@@ -87,7 +86,7 @@ class Bootstraps:
             bootstrap.add_window(window)
             bootstrap.write_to(request, snapshot, self._reads.compression)
 
-        start = Offset(*bootstrap.position)
+        start = bootstrap.position
         self._reads.with_log(request, stream, start, BOOTSTRAP_WINDOW_BYTES, loaded)
 
 
@@ -110,9 +109,9 @@ class Bootstrap:
         self._comma_bytes = 1 if stream.is_json else 0
         self._stream = stream
         self._cold_reads = cold_reads
-        self.position = log.first_ordinal, log.first_byte  # behind what is written or collected
+        self.position = log.first  # behind what is written or collected
         self._first_byte = log.first_byte
-        self._end = log.tail_ordinal, log.tail_byte
+        self._end = log.tail
         self._collected: list[Collected] = []
         self._collect_held()
         self._separator = self._part_head(stream.content_type)
@@ -141,7 +140,7 @@ class Bootstrap:
 
     def _collect_held(self) -> None:
         """Everything, when the stream's log holds it: no new snapshot can take it away then."""
-        if self.position < self._end and self._stream.is_in_memory(Offset(*self.position)):
+        if self.position < self._end and self._stream.is_in_memory(self.position):
             self._collect(self._stream.log)
 
     def add_window(self, window: Log) -> None:
@@ -151,9 +150,9 @@ class Bootstrap:
 
     def _collect(self, log: Log) -> None:
         """What this log has from the position on, as far as the answer goes."""
-        end = min(self._end, (log.tail_ordinal, log.tail_byte))
-        _, start, blocks = log.blocks_between(self.position[1], end[1])
-        self._collected.append(Collected(blocks, self.position[1] - start, end[1] - start))
+        end = min(self._end, log.tail)
+        (_, start), blocks = log.blocks_between(self.position.byte, end.byte)
+        self._collected.append(Collected(blocks, self.position.byte - start, end.byte - start))
         self.position = end
 
     def load(self, done: Callable[[StreamError | None], None]) -> Callable[[], None] | None:
@@ -166,7 +165,7 @@ class Bootstrap:
                 self.add_window(window)
                 done(None)
 
-        place = Offset(*self.position)
+        place = self.position
         window = self._cold_reads.in_memory(self._stream, place, BOOTSTRAP_WINDOW_BYTES)
         if window is None:
             return self._cold_reads.load(self._stream, place, BOOTSTRAP_WINDOW_BYTES, loaded)
@@ -177,7 +176,7 @@ class Bootstrap:
 
     def write_to(self, request: Request, snapshot: bytes, compression: Compression) -> None:
         body: Sink
-        headers, size = self._headers + compression.vary, self._end[1] - self._first_byte
+        headers, size = self._headers + compression.vary, self._end.byte - self._first_byte
         content_type = self._stream.content_type
         encoding = compression.choose(request, content_type, size + len(snapshot))
         if encoding is None:
@@ -206,15 +205,12 @@ class Bootstrap:
 
     def _parts_of(self, collected: Collected) -> Iterator[bytes]:
         blocks, start, end = collected
-        for data, ends, _ in blocks:
-            if ends is None:
-                yield from self._parts(data, (len(data),), 0)
-            else:
-                first = bisect_right(ends, start) if start > 0 else 0
-                last = bisect_right(ends, end)
-                yield from self._parts(data, ends[first:last], max(start, 0))
-            start -= len(data)
-            end -= len(data)
+        for block in blocks:
+            first = block.count_within(start) if start > 0 else 0
+            last = block.count_within(end)
+            yield from self._parts(block.data, block.message_ends[first:last], max(start, 0))
+            start -= len(block.data)
+            end -= len(block.data)
 
     def _parts(self, data: bytes, ends: Sequence[int], start: int) -> Iterator[bytes]:
         """The parts of one block, a few at a time: tiny messages grow manifold with their heads."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from millstream.api.reads import Reads
 from millstream.errors import InvalidOffset
 from millstream.http.message import Request
-from millstream.protocol.offsets import Offset
+from millstream.protocol.offsets import Offset, Position
 from millstream.state.commands import CreateStream
 from millstream.state.decisions import beyond_tail, cut_past
 from millstream.state.log import Log
@@ -33,7 +33,7 @@ def find_fork_place(
     offset = Offset(command.fork_ordinal, command.fork_byte)
     sub_offset = command.fork_sub_offset
 
-    def found(anchor: tuple[int, int], cut: tuple[int, int]) -> None:
+    def found(anchor: Position, cut: Position) -> None:
         command.fork_place = (source.stream_id, *anchor, *cut)
         then()
 
@@ -56,7 +56,7 @@ def find_fork_place(
     reads.with_log(request, source, offset, 0, anchored)
 
 
-def _past(source: Stream, anchor: tuple[int, int], sub_offset: int) -> Offset:
+def _past(source: Stream, anchor: Position, sub_offset: int) -> Offset:
     ordinal, byte = anchor
     if source.is_json:
         if ordinal + sub_offset > source.log.tail_ordinal:

@@ -5,7 +5,7 @@ content: what comes next is looked up for every piece, in memory or, a window or
 socket, in the cold store. So a slow reader costs a piece in its socket's buffer, whatever happens
 to the stream meanwhile: content that goes cold is loaded, content that was moved is found anew.
 When something is no more, or cannot be read, the connection is dropped in the middle of the body,
-so that nobody takes a part for the whole.
+so that no client takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LongAnswers:
         faults: Faults,
         renew: Callable[[Stream], None],
     ) -> None:
-        """`renew` is told that a stream is being read: it lives as long as somebody does."""
+        """`renew` is told that a stream is being read: it lives as long as that goes on."""
         self.streams = streams
         self.cold_reads = cold_reads
         self.faults = faults
@@ -96,7 +96,7 @@ class LongAnswers:
             self.cold_reads.loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
-        """A piece for each in turn; then everybody else on the loop goes first."""
+        """A piece for each in turn; then all others on the loop go first."""
         self._is_turn_due = False
         ready, left = self._ready, ANSWER_TURN_BYTES
         while ready and left > 0:

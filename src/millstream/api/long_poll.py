@@ -10,13 +10,11 @@ from millstream.api.errors import respond_error
 from millstream.api.headers import NO_STORE
 from millstream.api.reads import (
     Page,
-    Position,
     Reads,
     locate,
     page_body,
     page_headers,
     plan_page,
-    tail_position,
     wanted_offset,
 )
 from millstream.clock import Clock
@@ -24,7 +22,7 @@ from millstream.engine.engine import Engine
 from millstream.errors import InvalidOffset, StreamError, StreamNotFound
 from millstream.http.message import Request
 from millstream.protocol.cursors import decode_cursor, next_cursor
-from millstream.protocol.offsets import Offset
+from millstream.protocol.offsets import Position
 from millstream.state.decisions import gone
 from millstream.state.log import Log
 from millstream.state.stream import Stream
@@ -159,11 +157,10 @@ class LongPoll:
             respond_error(self._request, self._ended())
         elif stream.log.tail_ordinal > self._start.ordinal:
             # What came may be cold already, when memory is short.
-            offset = Offset(*self._start)
-            reads = self._polls.reads
-            reads.with_log(self._request, stream, offset, self._bytes_max, self.answer_page)
+            reads, start = self._polls.reads, self._start
+            reads.with_log(self._request, stream, start, self._bytes_max, self.answer_page)
         else:
-            tail = tail_position(stream)
+            tail = stream.log.tail
             headers = page_headers(stream, Page(tail, tail)) + NO_STORE
             self._request.respond(204, headers + self._cursor_header())
 

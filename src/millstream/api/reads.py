@@ -24,24 +24,16 @@ from millstream.protocol.offsets import (
     BEGINNING_TOKEN,
     NOW_TOKEN,
     START,
+    AnyOffset,
     Offset,
+    Position,
     decode_offset,
-    encode_offset,
 )
 from millstream.state.log import Log
 from millstream.state.stream import Stream, resolve_in
 
 CACHEABLE = b"cache-control: public, max-age=60, stale-while-revalidate=300\r\n"
 CACHEABLE_BY_ONE = CACHEABLE.replace(b"public", b"private")  # who has the key
-
-
-class Position(NamedTuple):
-    ordinal: int
-    byte: int
-
-    @property
-    def token(self) -> str:
-        return encode_offset(self.ordinal, self.byte)
 
 
 class Page(NamedTuple):
@@ -58,41 +50,36 @@ class Page(NamedTuple):
         return self.end.ordinal == stream.log.tail_ordinal
 
 
-def tail_position(stream: Stream) -> Position:
-    return Position(stream.log.tail_ordinal, stream.log.tail_byte)
-
-
-def wanted_offset(stream: Stream, token: bytes | None) -> Offset:
+def wanted_offset(stream: Stream, token: bytes | None) -> AnyOffset:
     """What a token asks for. Raises InvalidOffset for what is none, OffsetGone for the trimmed."""
-    if token is None or token == BEGINNING_TOKEN:
-        offset = START
-    elif token == NOW_TOKEN:
-        return Offset(stream.log.tail_ordinal, stream.log.tail_byte)
-    else:
+    if token == NOW_TOKEN:
+        return stream.log.tail
+    offset: AnyOffset = START
+    if token is not None and token != BEGINNING_TOKEN:
         offset = decode_offset(token)
     if stream.log.first_ordinal and stream.is_trimmed(offset):
         raise OffsetGone(stream.earliest)
     return offset
 
 
-def locate(log: Log, offset: Offset) -> Position:
+def locate(log: Log, offset: AnyOffset) -> Position:
     """The position an offset names in a log or window that holds it. Raises InvalidOffset.
 
     One byte behind a boundary is that boundary: some clients ask for "the next one" so. The number
     of messages says which boundary, so it can be no other one's place.
     """
-    place = resolve_in(log, offset)
-    if place is None and offset.ordinal is not None and offset.byte:
-        place = resolve_in(log, Offset(offset.ordinal, offset.byte - 1))
-    if place is None:
+    position = resolve_in(log, offset)
+    if position is None and offset.ordinal is not None and offset.byte:
+        position = resolve_in(log, Offset(offset.ordinal, offset.byte - 1))
+    if position is None:
         raise InvalidOffset(
             "offset is not a position in this stream; use a value from Stream-Next-Offset"
         )
-    return Position(*place)
+    return position
 
 
 def plan_page(log: Log, start: Position, bytes_max: int) -> Page:
-    return Page(start, Position(*log.page_end(start.ordinal, start.byte, bytes_max)))
+    return Page(start, log.page_end(start, bytes_max))
 
 
 def page_body(log: Log, page: Page, is_json: bool) -> list[bytes | memoryview]:
@@ -130,7 +117,7 @@ def page_headers(stream: Stream, page: Page) -> bytes:
 class Wish(NamedTuple):
     """What a catch-up read asks for."""
 
-    offset: Offset
+    offset: AnyOffset
     bytes_max: int | None  # None: everything up to the tail
     is_now: bool
     compress: bool | None
@@ -139,7 +126,7 @@ class Wish(NamedTuple):
         """`log` is the stream's own or a window that holds the offset."""
         start = locate(log, self.offset)
         if self.bytes_max is None:
-            return Page(start, tail_position(stream))
+            return Page(start, stream.log.tail)
         return plan_page(log, start, self.bytes_max)
 
 
@@ -178,7 +165,7 @@ class Reads:
         self,
         request: Request,
         stream: Stream,
-        offset: Offset,
+        offset: AnyOffset,
         bytes_max: int,
         then: Callable[[Log], None],
     ) -> None:
@@ -282,7 +269,7 @@ class Reads:
 
     def head(self, request: Request, key: bytes) -> None:
         stream = self._engine.find(key, self._clock.now_ms())  # HEAD renews nothing
-        whole = Page(Position(0, 0), tail_position(stream))
+        whole = Page(START, stream.log.tail)
         encoding = self.choose_encoding(request, stream, whole, None)
         etag = self.etag(stream, whole, encoding)
         headers = b"content-type: %b\r\nstream-next-offset: %b\r\nstream-end-offset: %b\r\n" % (

@@ -78,9 +78,9 @@ class Snapshots:
             publish(stream.log)
 
     def _publish_at(
-        self, request: Request, stream: Stream, place: Place, content_type: bytes
+        self, request: Request, stream: Stream, claim: Claim, content_type: bytes
     ) -> None:
-        ordinal, byte, is_boundary = place
+        ordinal, byte, is_boundary = claim
         command = PublishSnapshot(
             self._clock.now_ms(),
             stream.stream_id,
@@ -173,10 +173,12 @@ def _decode_snapshot_offset(token: bytes) -> Offset:
     return decode_offset(token)
 
 
-class Place(NamedTuple):
+class Claim(NamedTuple):
+    """Where a snapshot is to be published."""
+
     ordinal: int
     byte: int
-    is_boundary: bool  # somebody looked
+    is_boundary: bool  # of the stream: it was looked up. Else the state machine has to
 
 
 def _is_beyond(stream: Stream, offset: Offset) -> bool:
@@ -192,17 +194,17 @@ def _needs_look_up(stream: Stream, offset: Offset) -> bool:
     return current is None or offset != (current.ordinal, current.byte)
 
 
-def _resolve(stream: Stream, log: Log, offset: Offset) -> Place:
+def _resolve(stream: Stream, log: Log, offset: Offset) -> Claim:
     """Where the offset leads in the stream; `log` holds the place if the stream does.
 
     An offset that was given in one unit only is refused here as publishing there would be.
     """
     ordinal, byte = offset
-    place = resolve_in(log, offset)
-    if place is not None:
-        return Place(*place, is_boundary=True)
+    position = resolve_in(log, offset)
+    if position is not None:
+        return Claim(*position, is_boundary=True)
     if ordinal is not None and byte is not None:
-        return Place(ordinal, byte, is_boundary=False)
+        return Claim(ordinal, byte, is_boundary=False)
     if stream.is_trimmed(offset):
         raise OffsetGone(stream.earliest)
     if _is_beyond(stream, offset):

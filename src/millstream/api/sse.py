@@ -1,4 +1,4 @@
-"""SSE: readers that stay. One encoding of a frame serves everybody at the same place.
+"""SSE: readers that stay. One encoding of a frame serves all that are at the same place.
 
 A reader that reads slowly is not buffered for: it is left where it is and fed from the stream
 again once it reads. One that does not read at all is disconnected by its connection. One that is so
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from millstream.access.gate import Grant
 from millstream.api.arguments import Query
 from millstream.api.compression import ENDLESS
-from millstream.api.reads import Page, Position, Reads, locate, plan_page, wanted_offset
+from millstream.api.reads import Page, Reads, locate, plan_page, wanted_offset
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import InvalidOffset, StreamError
@@ -23,7 +23,7 @@ from millstream.http.streaming import Sink, encode_chunk
 from millstream.limits import SSE_PAGE_BYTES, SSE_TURN_BYTES, SSE_TURN_SUBSCRIBERS
 from millstream.protocol import content_types, sse
 from millstream.protocol.cursors import current_cursor, decode_cursor, next_cursor
-from millstream.protocol.offsets import Offset
+from millstream.protocol.offsets import Position
 from millstream.state.log import Log
 from millstream.state.stream import Stream
 
@@ -330,7 +330,7 @@ class SseReader:
             self.end()
             return False
         window_bytes = self._page_bytes + _CHARACTER_BYTES_MAX
-        window = windows.in_memory(stream, Offset(*self.position), window_bytes)
+        window = windows.in_memory(stream, self.position, window_bytes)
         if window is None:
             self._load(window_bytes)
             return False
@@ -339,7 +339,7 @@ class SseReader:
     def _load(self, bytes_max: int) -> None:
         hub = self._feed.hub
         self._call_off = hub.cold_reads.load(
-            self._feed.stream, Offset(*self.position), bytes_max, self._loaded
+            self._feed.stream, self.position, bytes_max, self._loaded
         )
 
     def _loaded(self, window: Log | StreamError) -> None:

@@ -113,7 +113,7 @@ class Writes:
     def _submit_append(self, request: Request, stream: Stream, command: Append) -> None:
         entry = (command, self._appended, (request, stream, command))
         if command.count and self._budget.full_shards:
-            self._budget.submit(stream.stream_id % self._engine.machine.shards, entry)
+            self._budget.submit(self._engine.machine.layout.shard_of_id(stream.stream_id), entry)
         elif command.pieces:
             self._engine.journal.submit_large(entry)
         else:
@@ -248,7 +248,7 @@ class Writes:
     def _submit_created(self, request: Request, command: CreateStream) -> None:
         entry = (command, self._created, (request, command))
         if command.count and self._budget.full_shards:
-            self._budget.submit(self._engine.machine.shard_of(command.path), entry)
+            self._budget.submit(self._engine.machine.layout.shard_of_path(command.path), entry)
         else:
             self._engine.submit_entry(entry)
 

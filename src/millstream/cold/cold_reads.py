@@ -4,9 +4,9 @@ A window is a log that holds a contiguous range of one stream, whatever the rang
 in memory, runs in the object store, a part that a fork inherited. It begins on a boundary, at or
 before the place that was asked for, and reaches at least `bytes_max` bytes behind it or to the
 stream's tail, unless it would have too many runs: then it ends earlier, but never without a whole
-message behind the place. Whoever cuts a page from a log cuts it from a window as well.
+message behind the place. A page is cut from a window as it is from a log.
 
-Planning (window_plans.py) happens on the event loop; loading and putting together in threads.
+Planning (read_plans.py) happens on the event loop; loading and putting together in threads.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from millstream.errors import (
     StreamNotFound,
 )
 from millstream.faults import Faults
+from millstream.formats.blocks import Block
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.limits import (
     PLAN_STEPS_PER_TURN,
@@ -42,8 +44,8 @@ from millstream.limits import (
     WINDOW_FETCH_THREADS,
     WINDOW_LOADS_MAX,
 )
-from millstream.protocol.offsets import Offset
-from millstream.state.log import Block, Log, count_messages, cut_block
+from millstream.protocol.offsets import AnyOffset
+from millstream.state.log import Log
 from millstream.state.stream import Stream
 
 logger = structlog.get_logger("millstream.cold_reads")
@@ -99,19 +101,19 @@ class ColdReads:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="windows")
         self._fetchers = ThreadPoolExecutor(WINDOW_FETCH_THREADS, thread_name_prefix="fetch")
-        self._under_way: dict[tuple[int, Offset, int], Load] = {}
-        self._sequences: OrderedDict[int, _Sequence] = OrderedDict()
-        self._reading_ahead: set[int] = set()
+        self._under_way: dict[tuple[StreamId, AnyOffset, int], Load] = {}
+        self._sequences: OrderedDict[StreamId, _Sequence] = OrderedDict()
+        self._reading_ahead: set[StreamId] = set()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
 
     def close(self) -> None:
-        """Loads that have not begun are dropped; nobody waits for those that have."""
+        """Loads that have not begun are dropped; those that have are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._fetchers.shutdown(wait=False, cancel_futures=True)
 
-    def in_memory(self, stream: Stream, offset: Offset, bytes_max: int) -> Log | None:
+    def in_memory(self, stream: Stream, offset: AnyOffset, bytes_max: int) -> Log | None:
         """The stream's log when it holds the place, or a window of blocks that others hold.
 
         None when something of it is cold, or when to find out would take long.
@@ -122,7 +124,7 @@ class ColdReads:
         return put_together(plan, ()) if plan.is_held() else None
 
     def load(
-        self, stream: Stream, offset: Offset, bytes_max: int, done: Done
+        self, stream: Stream, offset: AnyOffset, bytes_max: int, done: Done
     ) -> Callable[[], None]:
         """Calls `done` later with the window, or with why there is none.
 
@@ -143,7 +145,7 @@ class ColdReads:
 
     # For loads
 
-    def new_plan(self, stream: Stream, offset: Offset, bytes_max: int) -> Plan:
+    def new_plan(self, stream: Stream, offset: AnyOffset, bytes_max: int) -> Plan:
         return Plan(self._streams, self._runs, stream, offset, bytes_max)
 
     def put_together(self, plan: Plan) -> Log:
@@ -204,12 +206,12 @@ class ColdReads:
             and len(self._reading_ahead) < READ_AHEADS_MAX
             and self.loading <= self._threads
         ):
-            ahead = self._fetch_ahead(stream, Offset(window.tail_ordinal, end)) or ahead
+            ahead = self._fetch_ahead(stream, window.tail) or ahead
         self._sequences[stream_id] = _Sequence(place, end, ahead)
         if len(self._sequences) > READ_AHEAD_STREAMS_MAX:
             self._sequences.popitem(last=False)
 
-    def _fetch_ahead(self, stream: Stream, offset: Offset) -> int | None:
+    def _fetch_ahead(self, stream: Stream, offset: AnyOffset) -> int | None:
         """Up to where it will have fetched; None when there is nothing to fetch, or too much."""
         plan = self.new_plan(stream, offset, READ_AHEAD_BYTES)
         try:
@@ -235,14 +237,14 @@ class ColdReads:
 
         self._reading_ahead.add(stream.stream_id)
         self.run(work, fetched)
-        return plan.end[1]
+        return plan.end.byte
 
 
 class Load:
-    """One window on its way, and everybody who waits for it."""
+    """One window on its way, and the readers that wait for it."""
 
     def __init__(
-        self, cold_reads: ColdReads, stream: Stream, offset: Offset, bytes_max: int
+        self, cold_reads: ColdReads, stream: Stream, offset: AnyOffset, bytes_max: int
     ) -> None:
         self.key = (stream.stream_id, offset, bytes_max)
         self._cold_reads = cold_reads
@@ -256,11 +258,11 @@ class Load:
         self._plan: Plan | None = None
 
     def is_for(self, stream: Stream) -> bool:
-        """Whether its window will show everything that whoever comes now may expect."""
-        tail, plan = (stream.log.tail_ordinal, stream.log.tail_byte), self._plan
+        """Whether its window will show everything that a reader who comes now may expect."""
+        plan = self._plan
         if plan is None or stream is not self._stream:
             return False
-        return plan.end != plan.tail or plan.tail == tail
+        return plan.end != plan.tail or plan.tail == stream.log.tail
 
     def join(self, done: Done) -> Callable[[], None]:
         self._joined += 1
@@ -291,7 +293,7 @@ class Load:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Plans a few steps at a time: everybody else wants the event loop too."""
+        """Plans a few steps at a time: others want the event loop too."""
         for _ in range(PLAN_STEPS_PER_TURN):
             if next(self._planning, self) is self:
                 self._materialise()
@@ -371,11 +373,11 @@ class Load:
 def put_together(plan: Plan, loaded: Iterable[Block]) -> Log:
     """The window of a plan, given the blocks of its cold pieces in order."""
     window = Log()
-    window.start_at(*(plan.start or plan.end))
+    window.start_at(plan.start or plan.end)
     blocks = iter(loaded)
     for piece in plan.pieces:
-        block = cut_block(next(blocks), piece.size) if isinstance(piece, ColdPiece) else piece
-        data, ends, times = block
-        window.append(data, ends, count_messages(block), times)
-    assert (window.tail_ordinal, window.tail_byte) == plan.end, "pieces and plan do not agree"
+        if isinstance(piece, ColdPiece):
+            piece = next(blocks).cut(piece.size)
+        window.append_block(piece)
+    assert window.tail == plan.end, "pieces and plan do not agree"
     return window

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from millstream.engine.engine import Engine
 from millstream.engine.timings import Timings
 from millstream.engine.upkeep import Upkeep
+from millstream.formats.layout import StreamId
 from millstream.limits import EVICTIONS_AT_ONCE
 from millstream.state.changes import Capture
 from millstream.state.commands import TouchStream
@@ -26,7 +27,7 @@ class Eviction:
         self._streams_max = streams_max
         self._upkeep = Upkeep(engine.faults, "eviction", timings.eviction_retry)
         # In the order they came to rest or came back; each of them once.
-        self._candidates: OrderedDict[int, None] = OrderedDict()
+        self._candidates: OrderedDict[StreamId, None] = OrderedDict()
         self._due = asyncio.Event()
 
     @contextlib.asynccontextmanager
@@ -66,7 +67,7 @@ class Eviction:
             self._due.set()
         self.check()
 
-    def _add(self, stream_ids: Iterable[int]) -> None:
+    def _add(self, stream_ids: Iterable[StreamId]) -> None:
         """To the end, wherever they stood before."""
         candidates, by_id = self._candidates, self._machine.by_id
         for stream_id in stream_ids:
@@ -99,7 +100,7 @@ class Eviction:
                 self._add([stream_id])
                 raise
 
-    def _consider(self, stream_id: int) -> None:
+    def _consider(self, stream_id: StreamId) -> None:
         stream = self._machine.by_id.get(stream_id)
         if stream is None or not self._machine.changes.is_stored(stream):
             return  # the checkpoint that stores it names it again
@@ -110,5 +111,5 @@ class Eviction:
             touch = TouchStream(stream.accessed_ms, stream_id)  # only memory knows of the renewal
             self._engine.submit_and_forget(touch)
             return
-        stream.log.drop(stream.log.tail_ordinal, stream.log.tail_byte)
+        stream.log.drop(stream.log.tail_byte)
         self._machine.residents.evict(stream)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from bisect import bisect_right
 from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol
 
@@ -24,6 +23,7 @@ from millstream.engine.threads import Threads
 from millstream.engine.timings import Timings
 from millstream.engine.upkeep import Upkeep, is_set_within
 from millstream.errors import ShuttingDown, StreamError
+from millstream.formats.blocks import Block
 from millstream.formats.runs import Run, Segment, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.limits import (
@@ -227,7 +227,7 @@ class Flusher:
 
         Raises what was in the way. Cancelled: it may be published all the same.
         """
-        shard = stream.stream_id % self._engine.machine.shards
+        shard = self._engine.machine.layout.shard_of_id(stream.stream_id)
         async with self._locks[shard]:
             if self._is_closing:
                 raise ShuttingDown("the server stops; try again when it is back")
@@ -314,19 +314,13 @@ def _content(stream: Stream) -> Content:
 
 def _first_messages(content: Content, bytes_max: int) -> Content:
     """Whole blocks up to `bytes_max`; the block that exceeds it is cut behind a message."""
-    blocks, left = [], bytes_max
-    for data, ends, times in content.blocks:
-        if len(data) <= left:
-            blocks.append((data, ends, times))
-            left -= len(data)
-            continue
-        if ends is not None:
-            count = max(1 if not blocks else 0, bisect_right(ends, left))
-            if count:
-                cut = ends[count - 1]
-                times = times if isinstance(times, int) else times[:count]
-                blocks.append((data[:cut], ends[:count], times))
-        elif not blocks:
-            blocks.append((data, ends, times))
-        break
+    blocks: list[Block] = []
+    left = bytes_max
+    for block in content.blocks:
+        count = block.count_within(left) if blocks else max(1, block.count_within(left))
+        if count:
+            blocks.append(block.first(count))
+        left -= len(block.data)
+        if left <= 0:
+            break
     return content._replace(blocks=blocks)

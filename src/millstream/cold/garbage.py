@@ -28,6 +28,7 @@ from millstream.engine.engine import Engine
 from millstream.engine.threads import Threads
 from millstream.engine.timings import Timings
 from millstream.engine.upkeep import Upkeep, in_background
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import SegmentName
 from millstream.limits import (
     GARBAGE_GRACE_FULL_SECONDS,
@@ -355,7 +356,7 @@ class Garbage:
                 is_ours = shard < self._machine.shards
                 return is_of_job or not is_ours or self._catalog.knows_segment(name, shard)
             case SnapshotName(stream_id, blob):
-                return self._machine.has_blob(stream_id, blob)
+                return self._machine.has_blob(StreamId(stream_id), blob)
             case _:
                 return True
 

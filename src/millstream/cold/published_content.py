@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run
 from millstream.limits import (
     PUBLISHED_DROPS_AT_ONCE,
@@ -17,7 +18,7 @@ from millstream.state.stream import Stream
 class PublishedContent:
     """Kept as whole lists of runs: publishing them must not take long."""
 
-    def __init__(self, by_id: Mapping[int, Stream]) -> None:
+    def __init__(self, by_id: Mapping[StreamId, Stream]) -> None:
         self.memory_bytes = 0
         self._by_id = by_id
         self._lists: deque[Sequence[Run]] = deque()  # the oldest first
@@ -55,7 +56,7 @@ class PublishedContent:
         self.memory_bytes -= _memory_bytes(run.size)
         stream = self._by_id.get(run.stream_id)
         if stream is not None and run.end_byte <= stream.log.cold_byte:
-            stream.log.drop(run.end_ordinal, run.end_byte)
+            stream.log.drop(run.end_byte)
 
 
 def _memory_bytes(size: int) -> int:

@@ -2,7 +2,7 @@
 
 Planning looks at the state and at the catalog, so it happens on the event loop, a few look-ups at
 a time. What it finds stays true: content is never changed, only moved. Loading the runs and putting
-the window together is next door in windows.py.
+the window together is next door in cold_reads.py.
 """
 
 from __future__ import annotations
@@ -12,26 +12,31 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from millstream.errors import StreamNotFound
+from millstream.formats.blocks import Block
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.limits import PLAN_STEPS_PER_TURN, WINDOW_RUNS_MAX
-from millstream.protocol.offsets import Offset
-from millstream.state.log import Block, Log, count_messages, cut_block
+from millstream.protocol.offsets import AnyOffset, Position
+from millstream.state.log import Log
 from millstream.state.stream import Stream
 
 _RUNS_PER_QUERY = 32  # about what a page has; most windows are planned with one query
 
-Place = tuple[int, int]  # ordinal, byte
-
 
 class Streams(Protocol):
-    def find_by_id(self, stream_id: int) -> Stream | None:
+    def find_by_id(self, stream_id: StreamId) -> Stream | None:
         """The stream, also when it is deleted and only kept for its forks."""
         ...
 
 
 class RunIndex(Protocol):
     def runs_from(
-        self, stream_id: int, *, ordinal: int | None = None, byte: int | None = None, limit: int
+        self,
+        stream_id: StreamId,
+        *,
+        ordinal: int | None = None,
+        byte: int | None = None,
+        limit: int,
     ) -> list[tuple[Segment, Run]]:
         """The run that holds this message or byte and those behind it, in order. Quick."""
         ...
@@ -48,11 +53,11 @@ class MissingRun(Exception):
 
 
 class Layer(NamedTuple):
-    """A stream's own content as far as whoever inherits it shows it."""
+    """A stream's own content as far as the stream that inherits it shows it."""
 
-    stream_id: int
+    stream_id: StreamId
     log: Log
-    limit: Place
+    limit: Position
 
 
 class Plan:
@@ -67,13 +72,13 @@ class Plan:
         streams: Streams,
         runs: RunIndex | None,
         stream: Stream,
-        offset: Offset,
+        offset: AnyOffset,
         bytes_max: int,
     ) -> None:
         self.stream = stream
         self.offset = offset
-        self.start: Place | None = None
-        self.end: Place = stream.log.tail_ordinal, stream.log.tail_byte
+        self.start: Position | None = None
+        self.end = stream.log.tail
         self.pieces: list[ColdPiece | Block] = []
         self.tail = self.end  # as it was when this was planned
         self.cold_runs = 0
@@ -114,13 +119,13 @@ class Plan:
         """From the stream itself down to the one whose own content holds the place."""
         stream, limit = self.stream, self.tail
         self._layers = [Layer(stream.stream_id, stream.log, limit)]
-        while _is_before(self.offset, stream.log.own_ordinal, stream.log.own_byte):
+        while _is_before(self.offset, stream.log.own):
             source = None
             if stream.origin is not None:
                 source = self._streams.find_by_id(stream.origin.source_id)
             if source is None:
                 raise StreamNotFound("stream does not exist any more")
-            limit = min(limit, (stream.log.own_ordinal, stream.log.own_byte))
+            limit = min(limit, stream.log.own)
             stream = source
             self._layers.append(Layer(stream.stream_id, stream.log, limit))
             yield
@@ -128,31 +133,29 @@ class Plan:
     def _is_enough(self) -> bool:
         if self.start is None:
             return False
-        return self.end[1] >= self._enough_byte or self.cold_runs >= WINDOW_RUNS_MAX
+        return self.end.byte >= self._enough_byte or self.cold_runs >= WINDOW_RUNS_MAX
 
     def _is_cold(self, layer: Layer) -> bool:
         """Whether what comes next of this layer is not in memory."""
         log = layer.log
         if self.start is None:
-            return _is_before(self.offset, log.held_ordinal, log.held_byte)
-        return self.end[1] < min(log.held_byte, layer.limit[1])
+            return _is_before(self.offset, log.held)
+        return self.end.byte < min(log.held_byte, layer.limit.byte)
 
     def _next_runs(self, layer: Layer) -> list[tuple[Segment, Run]]:
         """Those that the catalog does not have yet are in memory, and the last ones."""
-        offset = self.offset if self.start is None else Offset(*self.end)
+        offset = self.offset if self.start is None else self.end
         ordinal, byte = offset
         fresh = layer.log.runs
         if self._memory_only:
             return []
-        if fresh:
-            first = fresh[0][1]
-            if not _is_before(offset, first.first_ordinal, first.first_byte):
-                index = (
-                    bisect_right(fresh, byte or 0, key=lambda found: found[1].first_byte)
-                    if ordinal is None
-                    else bisect_right(fresh, ordinal, key=lambda found: found[1].first_ordinal)
-                )
-                return fresh[index - 1 : index - 1 + _RUNS_PER_QUERY]
+        if fresh and not _is_before(offset, fresh[0][1].first):
+            index = (
+                bisect_right(fresh, byte or 0, key=lambda found: found[1].first_byte)
+                if ordinal is None
+                else bisect_right(fresh, ordinal, key=lambda found: found[1].first_ordinal)
+            )
+            return fresh[index - 1 : index - 1 + _RUNS_PER_QUERY]
         if self._runs is None:
             return []
         if ordinal is not None:
@@ -172,12 +175,11 @@ class Plan:
 
     def _add_run(self, layer: Layer, segment: Segment, run: Run) -> None:
         if self.start is None:
-            self._begin(self._place_in(run), (run.first_ordinal, run.first_byte))
-        elif self.end != (run.first_ordinal, run.first_byte):
+            self._begin(self._place_in(run), run.first)
+        elif self.end != run.first:
             raise MissingRun(f"stream {layer.stream_id} at {self.end}")
-        held = layer.log.held_ordinal, layer.log.held_byte
-        self.end = min((run.end_ordinal, run.end_byte), held, layer.limit)
-        self.pieces.append(ColdPiece(segment, run, self.end[1] - run.first_byte))
+        self.end = min(run.end, layer.log.held, layer.limit)
+        self.pieces.append(ColdPiece(segment, run, self.end.byte - run.first_byte))
         self.cold_runs += 1
 
     def _place_in(self, run: Run) -> int:
@@ -192,22 +194,22 @@ class Plan:
             return run.end_byte
         return byte if is_inside else -1  # the two halves do not fit: any window will show that
 
-    def _begin(self, place_byte: int, start: Place) -> None:
+    def _begin(self, place_byte: int, start: Position) -> None:
         self.start = self.end = start
         self._enough_byte = place_byte + self._bytes_max if place_byte >= 0 else 0
 
     def _add_held(self, layer: Layer) -> None:
         log, limit = layer.log, layer.limit
-        byte = self.end[1]
+        byte = self.end.byte
         if self.start is None:
             byte = self._held_byte(log)
-        if byte >= limit[1]:
+        if byte >= limit.byte:
             return
         enough = byte + self._bytes_max if self.start is None else self._enough_byte
-        ordinal, start, blocks = log.blocks_between(byte, min(limit[1], max(enough, byte + 1)))
+        start, blocks = log.blocks_between(byte, min(limit.byte, max(enough, byte + 1)))
         if self.start is None:
             is_real = self.offset.byte in (None, byte)
-            self._begin(byte if is_real else -1, (ordinal, start))
+            self._begin(byte if is_real else -1, start)
         for block in blocks:
             self._add_block(block, limit)
 
@@ -218,15 +220,15 @@ class Plan:
         assert byte is not None
         return byte
 
-    def _add_block(self, block: Block, limit: Place) -> None:
+    def _add_block(self, block: Block, limit: Position) -> None:
         ordinal, byte = self.end
-        end = ordinal + count_messages(block), byte + len(block[0])
+        end = Position(ordinal + block.count, byte + len(block.data))
         self.end = min(end, limit)
-        self.pieces.append(block if end <= limit else cut_block(block, limit[1] - byte))
+        self.pieces.append(block if end <= limit else block.cut(limit.byte - byte))
 
 
-def _is_before(offset: Offset, ordinal: int, byte: int) -> bool:
+def _is_before(offset: AnyOffset, position: Position) -> bool:
     if offset.ordinal is not None:
-        return offset.ordinal < ordinal
+        return offset.ordinal < position.ordinal
     assert offset.byte is not None
-    return offset.byte < byte
+    return offset.byte < position.byte

@@ -14,12 +14,13 @@ from millstream.engine.engine import Engine
 from millstream.engine.threads import Threads
 from millstream.engine.timings import Timings
 from millstream.engine.upkeep import Upkeep, in_background
+from millstream.formats.layout import StreamId
 from millstream.limits import TRIMS_AT_ONCE
 from millstream.state.commands import TrimStream
 
 COMPLAINT = "cannot look for content to give up"
 
-Ends = list[tuple[int, int, int]]  # stream id, ordinal, byte
+Ends = list[tuple[StreamId, int, int]]  # stream id, ordinal, byte
 
 
 class RunAges(Protocol):
@@ -87,7 +88,7 @@ class RetentionSweeps:
                 self._trim_one(now_ms, *end)
             await asyncio.sleep(0)
 
-    def _trim_one(self, now_ms: int, stream_id: int, ordinal: int, byte: int) -> None:
+    def _trim_one(self, now_ms: int, stream_id: StreamId, ordinal: int, byte: int) -> None:
         stream = self._engine.machine.find_by_id(stream_id)
         if stream is not None and stream.snapshot is None and ordinal > stream.log.first_ordinal:
             self._engine.submit_and_forget(TrimStream(now_ms, stream_id, ordinal, byte))

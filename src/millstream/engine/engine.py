@@ -21,6 +21,7 @@ from millstream.errors import (
     StreamNotFound,
 )
 from millstream.faults import Faults
+from millstream.formats.layout import StreamId
 from millstream.journal.contract import Entry, Journal, Reply
 from millstream.limits import PREPARE_STEPS_PER_TURN
 from millstream.state.commands import AnyCommand, Append, CreateStream
@@ -157,7 +158,7 @@ class Engine:
         horizon.begin(len(batch))
         apply, apply_append = self.machine.apply, self.machine.apply_append
         watchers, appended, appends = self.watchers, Done.APPENDED, 0
-        woken: set[int] = set()
+        woken: set[StreamId] = set()
         entries, is_whole = iter(batch), False
         while not is_whole:  # once, and once more behind every reply that fails
             outcome: Outcome | None = None
@@ -217,7 +218,7 @@ class Engine:
         except Exception as second:
             self.faults.report("reply", second)
 
-    def _attend_subscriptions(self, woken: set[int]) -> None:
+    def _attend_subscriptions(self, woken: set[StreamId]) -> None:
         """Once per batch in which any of them changed."""
         subscriptions = self.machine.subscriptions
         stirred, subscriptions.stirred = subscriptions.stirred, {}
@@ -256,7 +257,7 @@ class Engine:
             if not watching:
                 del self.watchers[stream.stream_id]
 
-    def _wake(self, stream_id: int) -> None:
+    def _wake(self, stream_id: StreamId) -> None:
         watching = self.watchers.get(stream_id)
         if watching is not None:
             for watcher in list(watching):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
+from millstream.formats.layout import StreamId
 from millstream.limits import DUE_STREAMS_AT_ONCE, EXPIRIES_AT_ONCE
 from millstream.state.commands import ExpireStream, TouchStream
 from millstream.state.outcomes import Done, Outcome
@@ -31,7 +32,7 @@ SLEEP_SECONDS_MAX = 3600.0  # the wall clock may be set; look again now and then
 class Deadlines(Protocol):
     """The streams that rest outside memory. Answers at once."""
 
-    def due(self, now_ms: int, limit: int) -> list[int]:
+    def due(self, now_ms: int, limit: int) -> list[StreamId]:
         """Ids of streams whose deadline has come, the oldest deadlines first."""
         ...
 
@@ -45,9 +46,9 @@ class Lifetimes:
         self._engine = engine
         self._at_rest: Deadlines | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._due: list[tuple[int, int]] = []  # (deadline_ms, stream_id), earliest first
-        self._followed: set[int] = set()  # streams that stand in `_due`
-        self._touching: set[int] = set()  # streams whose renewal is on its way to the journal
+        self._due: list[tuple[int, StreamId]] = []  # (deadline_ms, stream_id), earliest first
+        self._followed: set[StreamId] = set()  # streams that stand in `_due`
+        self._touching: set[StreamId] = set()  # streams whose renewal is on its way to the journal
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._upkeep = Upkeep(engine.faults, "lifetimes", Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX))
@@ -117,7 +118,7 @@ class Lifetimes:
             return None
         return min(max((next_ms - now_ms) / 1000, RETRY_SECONDS), SLEEP_SECONDS_MAX)
 
-    def _try_end_at_rest(self, stream_id: int, now_ms: int) -> bool:
+    def _try_end_at_rest(self, stream_id: StreamId, now_ms: int) -> bool:
         """One that makes trouble must not keep those behind it alive."""
         try:
             is_ended = self._end_at_rest(stream_id, now_ms)
@@ -127,13 +128,13 @@ class Lifetimes:
         self._failed.pop(stream_id, None)
         return is_ended
 
-    def _look_again(self, stream_id: int, error: Exception) -> None:
+    def _look_again(self, stream_id: StreamId, error: Exception) -> None:
         delay = self._upkeep.failed(error, COMPLAINT)
         if not self._failed.get(stream_id):
             self._failed[stream_id] = True
             self._loop.call_later(delay, self._follow_again, stream_id)
 
-    def _follow_again(self, stream_id: int) -> None:
+    def _follow_again(self, stream_id: StreamId) -> None:
         """In memory by now or not: one of the two ways finds it."""
         self._failed[stream_id] = False
         try:
@@ -151,7 +152,7 @@ class Lifetimes:
         if not self._failed:
             self._upkeep.worked()
 
-    def _end_at_rest(self, stream_id: int, now_ms: int) -> bool:
+    def _end_at_rest(self, stream_id: StreamId, now_ms: int) -> bool:
         stream = self._engine.machine.find_by_id(stream_id)
         if stream is None or stream.deleted or self.confirm_alive(stream, now_ms):
             return False
@@ -171,7 +172,7 @@ class Lifetimes:
             self._engine.submit(touch, self._touched, stream.stream_id)
             self._touching.add(stream.stream_id)
 
-    def _touched(self, stream_id: int, outcome: Outcome) -> None:
+    def _touched(self, stream_id: StreamId, outcome: Outcome) -> None:
         self._touching.discard(stream_id)
 
     @staticmethod
@@ -221,7 +222,7 @@ class Lifetimes:
         if self._due and self._timer is None:
             self._set_timer()
 
-    def _expire(self, stream_id: int, now_ms: int) -> bool:
+    def _expire(self, stream_id: StreamId, now_ms: int) -> bool:
         """False: it is not in memory, and this says nothing of it."""
         stream = self._engine.machine.by_id.get(stream_id)
         if stream is None:
@@ -235,7 +236,7 @@ class Lifetimes:
             self._engine.submit(expire, self._expired, stream_id)
         return True
 
-    def _expired(self, stream_id: int, outcome: Outcome) -> None:
+    def _expired(self, stream_id: StreamId, outcome: Outcome) -> None:
         """A renewal that came before it in the journal wins: then the stream is followed again."""
         if outcome is Done.DELETED:
             return

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 
 
 class StreamRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One stream as the catalog finds it: by id, by path, by deadline."""
 
-    stream_id: int
+    stream_id: StreamId
     path: bytes
     deadline_ms: int | None
     listed: bool  # False: deleted, only kept for its forks
@@ -35,10 +36,10 @@ class Changes(msgspec.Struct, array_like=True):
 
     lsn: int
     streams: list[StreamRow] = []  # new or changed, whole
-    removed: list[int] = []  # gone with all their runs
+    removed: list[StreamId] = []  # gone with all their runs
     segments: list[Segment] = []  # published by flushes
     runs: list[list[Run]] = []  # for each of these segments
     replacements: list[Replacement] = []  # in journal order
-    trims: list[tuple[int, int]] = []  # stream id, ordinal: runs that end at or before it go
+    trims: list[tuple[StreamId, int]] = []  # stream id, ordinal: runs that end at or before it go
     records: list[tuple[str, bytes | None]] = []  # what belongs to no stream; None: gone
-    died_ms: int = 0  # when the first content died of which this tells; 0: nobody knows
+    died_ms: int = 0  # when the first content died of which this tells; 0: not known

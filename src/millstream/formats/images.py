@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import msgspec
 
-Place = tuple[int, int]  # ordinal, byte
+from millstream.formats.layout import StreamId
+from millstream.protocol.offsets import Position
 
 
 class StreamImage(msgspec.Struct, array_like=True):
     """One stream without its content: that is in runs and, from `cold` on, in HOT blocks."""
 
-    stream_id: int
+    stream_id: StreamId
     path: bytes
     content_type: bytes
     created_ms: int
@@ -25,20 +26,20 @@ class StreamImage(msgspec.Struct, array_like=True):
     closed: bool
     deleted: bool
     forks: int
-    origin: tuple[int, bytes, int, int, int] | None
+    origin: tuple[StreamId, bytes, int, int, int] | None
     producers: dict[bytes, tuple[int, int, int, int]] | None
     stream_seq: bytes | None
     snapshot: tuple[int, int, str, bytes, int, str] | None
-    first: Place
-    own: Place
-    cold: Place
-    tail: Place
+    first: Position
+    own: Position
+    cold: Position
+    tail: Position
 
 
 class HotContent(msgspec.Struct, array_like=True):
     """What of one stream was in no run yet."""
 
-    stream_id: int
+    stream_id: StreamId
     blocks: list[tuple[bytes, bytes, bytes | int]]  # data, ends as u32, times as u64 or one for all
 
 

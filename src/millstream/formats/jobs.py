@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 
 JOBS_PATH = "/__millstream/jobs/"
@@ -60,7 +61,7 @@ class TaskInput(msgspec.Struct, array_like=True, frozen=True):
 
     segments: list[Segment]
     runs: list[tuple[int, Run]]  # index into `segments`
-    cuts: list[tuple[int, int]] = []  # stream, ordinal: its messages before that are dead
+    cuts: list[tuple[StreamId, int]] = []  # stream, ordinal: its messages before that are dead
 
 
 class TaskResult(msgspec.Struct, array_like=True, frozen=True):

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.formats.layout import StreamId
 from millstream.limits import STORED_INTEGER_MAX
+from millstream.protocol.offsets import Position
 
 SEGMENTS = "segments/"  # where segments lie, below the cold root
 
@@ -24,7 +26,7 @@ class Run(msgspec.Struct, array_like=True, frozen=True, gc=False):
     Bytes are counted on the wire: for JSON every message has a comma behind it.
     """
 
-    stream_id: int  # who wrote it; a fork reads it through its origin
+    stream_id: StreamId  # who wrote it; a fork reads it through its origin
     first_ordinal: int
     first_byte: int
     count: int  # messages, at least one
@@ -32,6 +34,14 @@ class Run(msgspec.Struct, array_like=True, frozen=True, gc=False):
     row_group: int
     row: int  # of the first message, within the row group
     crc: int  # CRC32C of the wire bytes
+
+    @property
+    def first(self) -> Position:
+        return Position(self.first_ordinal, self.first_byte)
+
+    @property
+    def end(self) -> Position:
+        return Position(self.end_ordinal, self.end_byte)
 
     @property
     def end_ordinal(self) -> int:

@@ -9,7 +9,6 @@ JSON mode has behind it on the wire; `byte_end` and the runs count with it.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -19,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream import __version__
+from millstream.formats.blocks import Block
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run
 from millstream.formats.segment_footer import SCHEMA, seal_footer, unsealed_metadata
 from millstream.formats.segment_rows import Bools, Int64s, Wire, int64s, wire_form
@@ -31,11 +32,7 @@ from millstream.limits import (
     SHARED_ROW_GROUP_ROWS_MAX,
 )
 
-__all__ = ["SCHEMA", "Block", "Content", "EncodedSegment", "SegmentBuilder", "encode_segment"]
-
-Block = tuple[bytes, "array[int] | None", "int | array[int]"]
-"""Wire bytes; array("I") with the end of each message in them, None for exactly one message;
-the append time in milliseconds of all its messages, or array("Q") with the time of each."""
+__all__ = ["SCHEMA", "Content", "EncodedSegment", "SegmentBuilder", "encode_segment"]
 
 # Level 1: on JSON of 256 bytes it is twice as fast as level 3 and no larger.
 _ZSTD_LEVEL = 1
@@ -50,7 +47,7 @@ _COMMA = ord(",")
 class Content(NamedTuple):
     """What a segment shall hold of one stream: contiguous messages from a boundary on."""
 
-    stream_id: int
+    stream_id: StreamId
     path: bytes
     is_json: bool
     first_ordinal: int
@@ -139,8 +136,9 @@ class _Rows:
 
     def __init__(self, contents: Sequence[Content]) -> None:
         blocks = [block for content in contents for block in content.blocks]
-        datas = [data for data, _, _ in blocks]
-        counts = np.array([1 if ends is None else len(ends) for _, ends, _ in blocks], np.int64)
+        assert all(block.keys is None for block in blocks), "nothing writes keys yet"
+        datas = [block.data for block in blocks]
+        counts = np.array([block.count for block in blocks], np.int64)
         sizes = np.fromiter(map(len, datas), np.int64, len(datas))
         blocks_of = np.array([len(content.blocks) for content in contents], np.int64)
         block_starts = np.cumsum(sizes) - sizes
@@ -215,19 +213,20 @@ class _Rows:
 def _message_ends(blocks: Sequence[Block], counts: Int64s, sizes: Int64s) -> Int64s:
     """The end of every message, relative to its block."""
     message_ends = np.repeat(sizes, counts)
-    several = [ends is not None for _, ends, _ in blocks]
+    several = [block.ends is not None for block in blocks]
     if any(several):
-        joined = b"".join([ends for _, ends, _ in blocks if ends is not None])
+        joined = b"".join([block.ends for block in blocks if block.ends is not None])
         message_ends[np.repeat(several, counts)] = np.frombuffer(joined, np.uint32)
     return message_ends
 
 
 def _message_times(blocks: Sequence[Block], counts: Int64s) -> Int64s:
-    single = [time if isinstance(time, int) else 0 for _, _, time in blocks]
+    all_times = [block.times for block in blocks]
+    single = [times if isinstance(times, int) else 0 for times in all_times]
     message_times = np.repeat(np.array(single, np.int64), counts)
-    several = [not isinstance(time, int) for _, _, time in blocks]
+    several = [not isinstance(times, int) for times in all_times]
     if any(several):
-        joined = b"".join([time for _, _, time in blocks if not isinstance(time, int)])
+        joined = b"".join([times for times in all_times if not isinstance(times, int)])
         message_times[np.repeat(several, counts)] = np.frombuffer(joined, np.int64)
     return message_times
 
@@ -246,7 +245,7 @@ def _row_groups(wire_ends: Int64s, stream_ids: Int64s, whole: bool) -> Iterable[
 
 def _row_group_end(wire_ends: Int64s, stream_ids: Int64s, first: int) -> int:
     """A stream that is large enough has its row groups alone, and large ones: it is read in
-    sequence. Others share small ones, because whoever reads one of them decodes all. Those end in
+    sequence. Others share small ones, because a reader of one of them decodes all. Those end in
     front of a stream when that leaves them at least half full: fewer streams are in two of them.
     """
     own_end = int(np.searchsorted(stream_ids, stream_ids[first], "right"))

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.errors import DamagedSegment
+from millstream.formats.blocks import Block, Ends, Times
 from millstream.formats.runs import Run
 from millstream.formats.segment_footer import SCHEMA, Footer
 from millstream.formats.wal import crc32c
@@ -34,14 +35,6 @@ class Wire(NamedTuple):
 
     data: pa.Buffer  # not bytes: it is made in Arrow's memory, and most of it is never asked for
     ends: Int64s  # one more than rows: where each begins, and the end of the last
-
-
-class ColdBlock(NamedTuple):
-    """One run, in the form a Log takes its blocks."""
-
-    data: bytes
-    ends: array[int] | None  # array("I"), None for exactly one message
-    times: int | array[int]  # of all messages, or array("Q") with the time of each
 
 
 def wire_form(columns: pa.RecordBatch) -> Wire:
@@ -162,7 +155,7 @@ class RowGroup:
         self.times = int64s(columns["append_ms"].view(pa.int64()))
         self.nbytes = self.wire.data.size + 40 * len(self.times)
 
-    def block(self, name: str, run: Run) -> ColdBlock:
+    def block(self, name: str, run: Run) -> Block:
         """One run, checked against what the catalog knows of it."""
         first, last = run.row, run.row + run.count
         self._check_rows(name, run, first, last)
@@ -172,7 +165,7 @@ class RowGroup:
         if crc != run.crc:
             place = f"the CRC32C of {_place(run)}"
             raise DamagedSegment(name, place, f"{run.crc:08x}", f"{crc:08x}")
-        return ColdBlock(data, self._ends(first, last), self._times(first, last))
+        return Block(data, self._ends(first, last), self._times(first, last))
 
     def _check_rows(self, name: str, run: Run, first: int, last: int) -> None:
         rows = len(self.times)
@@ -191,13 +184,13 @@ class RowGroup:
         if found != expected:
             raise DamagedSegment(name, _place(run), _describe(*expected), _describe(*found))
 
-    def _ends(self, first: int, last: int) -> array[int] | None:
+    def _ends(self, first: int, last: int) -> Ends | None:
         if last - first == 1:
             return None
         ends = self.wire.ends[first + 1 : last + 1] - self.wire.ends[first]
         return array("I", ends.astype(np.uint32).tobytes())
 
-    def _times(self, first: int, last: int) -> int | array[int]:
+    def _times(self, first: int, last: int) -> Times:
         times = self.times[first:last]
         if (times == times[0]).all():
             return int(times[0])

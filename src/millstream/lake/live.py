@@ -12,6 +12,7 @@ from typing import NamedTuple
 from millstream.config import Config
 from millstream.errors import StartupError
 from millstream.formats.images import HotContent, StreamImage
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment import Content
 from millstream.journal.folder import Places, ReadFolder
@@ -30,7 +31,7 @@ TRIES, TRY_SECONDS = 100, 0.05  # to meet all files of the catalog between two c
 
 
 class LiveStream(NamedTuple):
-    stream_id: int
+    stream_id: StreamId
     stream: str  # as behind /v1/stream/
     bucket: str
     image: StreamImage
@@ -42,7 +43,7 @@ class LiveRange(NamedTuple):
 
     stream: int  # index into `streams`
     segment: int  # index into `segments`, or HOT
-    stream_id: int  # who wrote them, as the rows say
+    stream_id: StreamId  # who wrote them, as the rows say
     first_ordinal: int
     end_ordinal: int
     end_byte: int  # the last message ends here at the latest: a fork may begin inside of one
@@ -61,7 +62,7 @@ class _Found(NamedTuple):
     """What a catalog says, as of one position."""
 
     lsn: int
-    images: dict[int, StreamImage]
+    images: dict[StreamId, StreamImage]
     segments: list[Segment]
     runs: list[tuple[int, Run]]  # index of the segment; by stream and ordinal within a shard
 
@@ -105,7 +106,7 @@ def _between_checkpoints(catalog: Path) -> _Found | None:
         lsns = {file.execute("SELECT lsn FROM meta").fetchall()[0][0] for file in files}
         if len(lsns) != 1:
             return None
-        images: dict[int, StreamImage] = {}
+        images: dict[StreamId, StreamImage] = {}
         segments: list[Segment] = []
         runs: list[tuple[int, Run]] = []
         for shard, file in enumerate(files):
@@ -145,7 +146,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _live(store_id: str, found: _Found, hot: list[HotContent], now_ms: int | None) -> Live:
     """`now_ms`: streams whose lifetime is over by then are gone, as a start would have it."""
-    pieces: dict[int, list[LiveRange]] = {}
+    pieces: dict[StreamId, list[LiveRange]] = {}
     for segment, run in sorted(found.runs, key=lambda each: each[1].first_ordinal):
         _add_piece(pieces, segment, run)
     contents = []
@@ -168,7 +169,7 @@ def _live(store_id: str, found: _Found, hot: list[HotContent], now_ms: int | Non
 
 def _content(image: StreamImage, hot: HotContent) -> Content:
     log = Log()
-    log.start_at(*image.cold)
+    log.start_at(image.cold)
     restore_hot(log, hot)
     blocks = log.unpublished()
     return Content(image.stream_id, image.path, _is_json(image), *image.cold, blocks)
@@ -178,7 +179,7 @@ def _is_json(image: StreamImage) -> bool:
     return content_types.is_json(content_types.essence(image.content_type))
 
 
-def _add_piece(pieces: dict[int, list[LiveRange]], segment: int, run: Run) -> None:
+def _add_piece(pieces: dict[StreamId, list[LiveRange]], segment: int, run: Run) -> None:
     """Runs that follow each other in one segment are one piece."""
     known = pieces.setdefault(run.stream_id, [])
     if known and known[-1].segment == segment and known[-1].end_ordinal == run.first_ordinal:
@@ -192,8 +193,8 @@ def _add_piece(pieces: dict[int, list[LiveRange]], segment: int, run: Run) -> No
 def _ranges(
     stream: int,
     image: StreamImage,
-    images: dict[int, StreamImage],
-    pieces: dict[int, list[LiveRange]],
+    images: dict[StreamId, StreamImage],
+    pieces: dict[StreamId, list[LiveRange]],
 ) -> Iterator[LiveRange]:
     """From the stream up through its sources, each up to where the next was forked off."""
     first, (end, end_byte) = image.first[0], image.tail

@@ -11,6 +11,7 @@ import msgspec
 from millstream.errors import DamagedData
 from millstream.formats.changes import StreamRow
 from millstream.formats.images import BucketImage, HotContent, StreamImage
+from millstream.formats.layout import StreamId
 from millstream.recover import RESTORED
 from millstream.state.buckets import split_key
 from millstream.state.images import decode_image
@@ -22,13 +23,13 @@ Progress = Callable[[str, int, int], None]
 
 
 class BlobUse(NamedTuple):
-    stream_id: int  # one whose snapshot it is
+    stream_id: StreamId  # one whose snapshot it is
     streams: int
 
 
 class _Fork(NamedTuple):
-    stream_id: int
-    source_id: int
+    stream_id: StreamId
+    source_id: StreamId
     first: int  # messages from here on are shown
     own: int  # messages before this are the source's
     own_byte: int

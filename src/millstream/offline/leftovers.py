@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from millstream.formats.blocks import Block, decode_ends
 from millstream.formats.images import StreamImage
 from millstream.formats.runs import Run
 from millstream.offline.salvage_report import readable
 from millstream.protocol import content_types
 from millstream.state.commands import Append, CreateStream
-from millstream.state.log import decode_ends
-from millstream.tier.segments import ColdBlock
 
 
 class Leftovers:
@@ -39,7 +38,7 @@ class Leftovers:
             }
         )
 
-    def add_run(self, image: StreamImage, segment: str, run: Run, block: ColdBlock) -> None:
+    def add_run(self, image: StreamImage, segment: str, run: Run, block: Block) -> None:
         """What a segment holds of a stream that begins later now."""
         is_json = content_types.is_json(content_types.essence(image.content_type))
         self._write(

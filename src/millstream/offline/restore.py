@@ -18,9 +18,11 @@ import msgspec
 from millstream.config import Config
 from millstream.errors import DamagedBackup, DamagedData, ObjectMissing, StartupError
 from millstream.formats.changes import Changes, StreamRow
-from millstream.formats.images import Place, StreamImage, SubscriptionImage
+from millstream.formats.images import StreamImage, SubscriptionImage
+from millstream.formats.layout import StreamId
 from millstream.journal.disk import OsDisk
 from millstream.journal.folder import NewFolder
+from millstream.protocol.offsets import Position
 from millstream.recover import RESTORED
 from millstream.state.images import decode_image, encode_image
 from millstream.state.records import ACCESS_KEY, SUBSCRIPTION
@@ -155,16 +157,16 @@ class Cuts:
     """Sees every stream once, sources before their forks, and cuts it to what there is of it."""
 
     def __init__(self) -> None:
-        self.tails: dict[bytes, Place] = {}  # of those that were cut, by their path
-        self.without_runs: list[int] = []  # forks whose own content hangs in the air
-        self._ends: dict[int, Place] = {}  # where the content of those ends that have forks
+        self.tails: dict[bytes, Position] = {}  # of those that were cut, by their path
+        self.without_runs: list[StreamId] = []  # forks whose own content hangs in the air
+        self._ends: dict[StreamId, Position] = {}  # where the content of those ends that have forks
 
     def cut(self, row: StreamRow) -> StreamRow | None:
         """The stream as it is now; None: as it was."""
         image = decode_image(row.image)
         inherited = None if image.origin is None else self._ends.get(image.origin[0])
-        shows_inherited = image.first[1] < image.own[1]
-        if shows_inherited and inherited is not None and inherited[1] < image.own[1]:
+        shows_inherited = image.first.byte < image.own.byte
+        if shows_inherited and inherited is not None and inherited.byte < image.own.byte:
             end = _later(image.first, inherited)
             image.own = image.cold = end
             self._ends[row.stream_id] = inherited
@@ -182,21 +184,21 @@ class Cuts:
         return msgspec.structs.replace(row, image=encode_image(image))
 
 
-def _later(one: Place, other: Place) -> Place:
-    return one if one[1] > other[1] else other
+def _later(one: Position, other: Position) -> Position:
+    return one if one.byte > other.byte else other
 
 
-def _cut_image(image: StreamImage, end: Place) -> None:
+def _cut_image(image: StreamImage, end: Position) -> None:
     """Acknowledgements of what is lost must not make a retry look like a duplicate."""
     image.tail = end
     image.closed = False
     if image.producers is not None:
-        kept = {key: each for key, each in image.producers.items() if each[3] <= end[1]}
+        kept = {key: each for key, each in image.producers.items() if each[3] <= end.byte}
         image.producers = kept or None
 
 
 def cut_subscriptions(
-    records: Iterable[tuple[str, bytes]], tails: dict[bytes, Place]
+    records: Iterable[tuple[str, bytes]], tails: dict[bytes, Position]
 ) -> list[tuple[str, bytes | None]]:
     """What was acknowledged and is lost will come again with other content, and has to be told."""
     found: list[tuple[str, bytes | None]] = []

@@ -9,10 +9,12 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.formats.changes import Changes
-from millstream.formats.images import Place, StreamImage
+from millstream.formats.images import StreamImage
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.offline.restore import ALL_RUNS, SPARED_BIRTHS, Cuts, cut_subscriptions
 from millstream.offline.salvage_report import Loss, Report
+from millstream.protocol.offsets import Position
 from millstream.recover import RESTORED
 from millstream.state.images import decode_image, encode_image
 from millstream.state.records import BLOB, SUBSCRIPTION
@@ -32,27 +34,26 @@ class Edits:
     def __init__(self, catalog: Catalog, report: Report) -> None:
         self._catalog = catalog
         self._report = report
-        self.cutoffs: dict[int, Place] = {}  # by who wrote: what comes before is not there
+        self.cutoffs: dict[StreamId, Position] = {}  # by who wrote: what comes before is not there
         self._rows = {row.stream_id: row for row in catalog.stream_rows()}
         self._images = {key: decode_image(row.image) for key, row in self._rows.items()}
-        self._changed: set[int] = set()
+        self._changed: set[StreamId] = set()
 
-    def image(self, stream_id: int) -> StreamImage:
+    def image(self, stream_id: StreamId) -> StreamImage:
         return self._images[stream_id]
 
     def begin_behind(self, bad: Iterable[BadRun]) -> None:
-        """Whoever shows something of a damaged run begins behind it."""
-        reasons: dict[int, str] = {}
+        """A stream that shows something of a damaged run begins behind it."""
+        reasons: dict[StreamId, str] = {}
         for _, run, reason in bad:
-            end = (run.end_ordinal, run.end_byte)
-            self.cutoffs[run.stream_id] = max(end, self.cutoffs.get(run.stream_id, end))
+            self.cutoffs[run.stream_id] = max(run.end, self.cutoffs.get(run.stream_id, run.end))
             reasons.setdefault(run.stream_id, reason)
         for image in self._images.values() if self.cutoffs else ():
             writer, first = self._first_left(image)
             if first != image.first:
                 self._begin_at(image, first, reasons[writer])
 
-    def _first_left(self, image: StreamImage) -> tuple[int, Place]:
+    def _first_left(self, image: StreamImage) -> tuple[StreamId, Position]:
         """Up through the sources: the last cutoff that lies in what the stream shows."""
         node, end = image, image.tail
         while True:
@@ -64,7 +65,7 @@ class Edits:
             end = min(end, node.own)
             node = self._images[node.origin[0]]
 
-    def _begin_at(self, image: StreamImage, first: Place, reason: str) -> None:
+    def _begin_at(self, image: StreamImage, first: Position, reason: str) -> None:
         if not image.deleted:
             self._report.lost.append(
                 Loss(_name(image), image.stream_id, image.first, first, reason)
@@ -98,7 +99,7 @@ class Edits:
         for stream_id in sorted(self._changed):
             image = encode_image(self._images[stream_id])
             changes.streams.append(msgspec.structs.replace(self._rows[stream_id], image=image))
-        changes.trims = [(stream_id, cutoff[0]) for stream_id, cutoff in self.cutoffs.items()]
+        changes.trims = [(stream_id, cutoff.ordinal) for stream_id, cutoff in self.cutoffs.items()]
         changes.records += self._blob_records()
         if not is_whole:
             births = int(self._catalog.record("births") or b"0") + SPARED_BIRTHS

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millstream.formats.images import Place
+from millstream.formats.layout import StreamId
+from millstream.protocol.offsets import Position
 
 
 class Damage(NamedTuple):
@@ -23,9 +24,9 @@ class Loss(NamedTuple):
     """Messages of a stream that are not in the new folder."""
 
     stream: str
-    stream_id: int
-    first: Place
-    end: Place
+    stream_id: StreamId
+    first: Position
+    end: Position
     reason: str
 
 
@@ -37,7 +38,7 @@ class Behind(NamedTuple):
     lsn: int
     kind: str
     stream: str | None
-    stream_id: int | None
+    stream_id: StreamId | None
     messages: int
     bytes: int
 
@@ -72,10 +73,11 @@ def describe(report: Report) -> Iterator[str]:
         place = "" if damage.position is None else f" at byte {damage.position}"
         yield f"damaged: {damage.file}{place}: {damage.problem}"
     for loss in report.lost:
-        count, size = loss.end[0] - loss.first[0], loss.end[1] - loss.first[1]
+        first, end = loss.first, loss.end
+        count, size = end.ordinal - first.ordinal, end.byte - first.byte
         yield (
-            f"lost: {loss.stream} (stream {loss.stream_id}): messages {loss.first[0]} to "
-            f"{loss.end[0] - 1} ({count:,}), bytes {loss.first[1]} to {loss.end[1]} ({size:,}): "
+            f"lost: {loss.stream} (stream {loss.stream_id}): messages {first.ordinal} to "
+            f"{end.ordinal - 1} ({count:,}), bytes {first.byte} to {end.byte} ({size:,}): "
             f"{loss.reason}"
         )
     yield from (f"lost: {text}" for text in report.lost_otherwise)

@@ -8,19 +8,33 @@ the stream. Older spellings of other servers are understood on input only.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from millstream.errors import InvalidOffset
 
 
+class Position(NamedTuple):
+    """A boundary that a stream has: so many messages lie before it, and so many bytes."""
+
+    ordinal: int
+    byte: int
+
+    @property
+    def token(self) -> str:
+        return encode_offset(self.ordinal, self.byte)
+
+
 class Offset(NamedTuple):
-    """A place between two messages. `None` in one unit: the stream has to supply it."""
+    """What a client asks for. Whether it is a boundary, the stream has to say, and what the other
+    unit is where one is None: `Stream.resolve` makes a Position of it."""
 
     ordinal: int | None
     byte: int | None
 
 
-START = Offset(0, 0)
+AnyOffset: TypeAlias = Offset | Position  # a position can be asked for as well
+
+START = Position(0, 0)
 BEGINNING_TOKEN = b"-1"
 NOW_TOKEN = b"now"
 

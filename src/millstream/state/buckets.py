@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict, SortedList
 
+from millstream.formats.layout import StreamId
 from millstream.state.residents import EMPTY_STORE, StreamStore
 
 
@@ -67,7 +68,7 @@ class Namespace:
         del self.buckets[name]
         self.changed_buckets.add(name)
 
-    def add(self, key: bytes, stream_id: int, now_ms: int) -> None:
+    def add(self, key: bytes, stream_id: StreamId, now_ms: int) -> None:
         """A stream is born; its bucket comes into being with it if it has to."""
         name, _ = split_key(key)
         bucket = self.buckets.get(name) or self.add_bucket(name, now_ms)
@@ -77,7 +78,7 @@ class Namespace:
             self._fresh.add(key)
         self._news[key] = stream_id
 
-    def remove(self, key: bytes, stream_id: int) -> None:
+    def remove(self, key: bytes, stream_id: StreamId) -> None:
         name, _ = split_key(key)
         self.buckets[name].streams -= 1
         self.changed_buckets.add(name)

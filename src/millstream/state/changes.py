@@ -11,14 +11,16 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
+from millstream.formats.blocks import Block
 from millstream.formats.changes import Changes, Replacement, StreamRow
 from millstream.formats.images import HotContent, StreamImage
+from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import Run, Segment, is_run_sound
 from millstream.limits import STORED_INTEGER_MAX
 from millstream.state.buckets import Namespace
 from millstream.state.horizon import Horizon
 from millstream.state.images import encode_image, hot_content, image_of
-from millstream.state.log import Block, PublishedRun
+from millstream.state.log import PublishedRun
 from millstream.state.residents import Residents
 from millstream.state.stream import Stream
 
@@ -35,19 +37,22 @@ class CapturedStream(NamedTuple):
 class Capture:
     """The state at `lsn`. Whole once `is_complete`; then `encode` may run in any thread."""
 
-    def __init__(self, lsn: int, epoch: int, still_hot: list[dict[int, Stream]]) -> None:
+    def __init__(
+        self, lsn: int, epoch: int, layout: ShardLayout, still_hot: list[dict[StreamId, Stream]]
+    ) -> None:
         """What is hot when it is taken is so in the next epoch too: `still_hot` by shard."""
+        self._layout = layout
         self.lsn = lsn
         self.epoch = epoch
         self._still_hot = still_hot
-        self.pending: dict[int, Stream] = {}
+        self.pending: dict[StreamId, Stream] = {}
         self.streams: list[CapturedStream] = []
         self.hot: list[tuple[Stream, list[Block]]] = []
-        self.removed: list[int] = []
+        self.removed: list[StreamId] = []
         self.news: dict[bytes, int] = {}
         self.segments: dict[str, Segment] = {}
         self.replacements: list[Replacement] = []
-        self.trims: dict[int, int] = {}
+        self.trims: dict[StreamId, int] = {}
         self.died_ms = 0
         self.records: list[Record] = []
 
@@ -72,7 +77,8 @@ class Capture:
             captured = CapturedStream(stream, image_of(stream), deadline_ms, runs)
         if hot is not None:
             self.hot.append(hot)
-            self._still_hot[stream.stream_id % len(self._still_hot)][stream.stream_id] = stream
+            shard = self._layout.shard_of_id(stream.stream_id)
+            self._still_hot[shard][stream.stream_id] = stream
         if captured is not None:
             self.streams.append(captured)
         del self.pending[stream.stream_id]
@@ -113,26 +119,29 @@ class OpenChanges:
     """What the next checkpoint has to tell. An epoch is the time between two checkpoints."""
 
     def __init__(
-        self, residents: Residents, names: Namespace, horizon: Horizon, shards: int
+        self, residents: Residents, names: Namespace, horizon: Horizon, layout: ShardLayout
     ) -> None:
         self._residents = residents
         self._horizon = horizon
         self._names = names
-        self._shards = shards
+        self._layout = layout
         self.epoch = 1
         self.stored_epoch = 0  # changes up to and including this epoch are on the store
-        self.dirty: list[list[Stream]] = [[] for _ in range(shards)]
+        self.dirty: list[list[Stream]] = [[] for _ in range(layout.shards)]
         self.dirty_count = 0
-        self.hot_bytes = [0] * shards  # content that is in no run yet
-        self._still_hot: list[dict[int, Stream]] = [{} for _ in range(shards)]  # from before
+        self.hot_bytes = [0] * layout.shards  # content that is in no run yet
+        self._still_hot: list[dict[StreamId, Stream]] = self._by_shard()  # from before
         self.segments: dict[str, Segment] = {}  # by name
         self.replacements: list[Replacement] = []
-        self.trims: dict[int, int] = {}
+        self.trims: dict[StreamId, int] = {}
         self.died_ms = 0  # when the first content died; 0: none did
         self.blobs: set[str] = set()  # whose number of uses changed
-        self._removed_before: set[int] = set()  # told by a checkpoint that is on its way
+        self._removed_before: set[StreamId] = set()  # told by a checkpoint that is on its way
         self._capture: Capture | None = None
         self._unsettled: Capture | None = None  # not on the store yet
+
+    def _by_shard(self) -> list[dict[StreamId, Stream]]:
+        return [{} for _ in range(self._layout.shards)]
 
     def touch(self, stream: Stream) -> None:
         """Called before anything about the stream changes."""
@@ -140,7 +149,7 @@ class OpenChanges:
             if self._capture is not None and stream.stream_id in self._capture.pending:
                 self._capture.take(stream)
             stream.epoch = self.epoch
-            self.dirty[stream.stream_id % self._shards].append(stream)
+            self.dirty[self._layout.shard_of_id(stream.stream_id)].append(stream)
             self.dirty_count += 1
 
     def note_death(self, now_ms: int) -> None:
@@ -154,11 +163,12 @@ class OpenChanges:
     def hot_streams(self, shard: int) -> list[Stream]:
         """Streams of the shard that have content in no run yet, in the order of their ids."""
         by_id, found = self._residents.by_id, dict(self._still_hot[shard])
+        shard_of_id = self._layout.shard_of_id
         for stream in self.dirty[shard]:
             found[stream.stream_id] = stream
         if self._capture is not None:
             for stream in self._capture.pending.values():
-                if stream.stream_id % self._shards == shard:
+                if shard_of_id(stream.stream_id) == shard:
                     found[stream.stream_id] = stream
         return [
             stream
@@ -171,8 +181,8 @@ class OpenChanges:
         assert self._capture is None
         assert self._unsettled is None
         by_id = self._residents.by_id
-        still_hot: list[dict[int, Stream]] = [{} for _ in range(self._shards)]
-        capture = Capture(lsn, self.epoch, still_hot)
+        still_hot = self._by_shard()
+        capture = Capture(lsn, self.epoch, self._layout, still_hot)
         capture.pending = {
             stream.stream_id: stream
             for streams in (*self.dirty, *(hot.values() for hot in self._still_hot))
@@ -189,7 +199,7 @@ class OpenChanges:
         capture.trims, self.trims = self.trims, {}
         capture.died_ms, self.died_ms = self.died_ms, 0
         self.epoch += 1
-        self.dirty, self.dirty_count = [[] for _ in range(self._shards)], 0
+        self.dirty, self.dirty_count = [[] for _ in range(self._layout.shards)], 0
         self._still_hot = still_hot
         return capture
 
@@ -232,7 +242,7 @@ class OpenChanges:
 
     def adopt_hot(self, stream: Stream) -> None:
         """At recovery: its content came out of the checkpoint."""
-        shard = stream.stream_id % self._shards
+        shard = self._layout.shard_of_id(stream.stream_id)
         self._still_hot[shard][stream.stream_id] = stream
         self.hot_bytes[shard] += stream.log.tail_byte - stream.log.cold_byte
 

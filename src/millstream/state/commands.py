@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 
 
@@ -38,14 +39,14 @@ class CreateStream(Command, tag=1):
     implies_bucket: bool = True  # False: the bucket must exist already
     # Where fork_ordinal, fork_byte and fork_sub_offset lead in the source of this id, looked up
     # beforehand because boundaries may be cold: source id, anchor and cut (ordinal, byte each).
-    fork_place: tuple[int, int, int, int, int] | None = None
+    fork_place: tuple[StreamId, int, int, int, int] | None = None
     pieces: tuple[bytes, ...] = ()  # as in Append; stays last
 
 
 class Append(Command, tag=2):
     """Appends and/or closes; producer and sequence state move with the data or not at all."""
 
-    stream_id: int
+    stream_id: StreamId
     data: bytes = b""
     ends: bytes = b""
     count: int = 0
@@ -61,19 +62,19 @@ class Append(Command, tag=2):
 
 
 class DeleteStream(Command, tag=3):
-    stream_id: int
+    stream_id: StreamId
 
 
 class TouchStream(Command, tag=4):
     """A read renewed a sliding lifetime at `now_ms`."""
 
-    stream_id: int
+    stream_id: StreamId
 
 
 class ExpireStream(Command, tag=5):
     """Removes the stream if its lifetime is over at `now_ms`."""
 
-    stream_id: int
+    stream_id: StreamId
 
 
 class NoOp(Command, tag=6):
@@ -91,7 +92,7 @@ class DeleteBucket(Command, tag=8):
 class PublishSnapshot(Command, tag=9):
     """Makes a stored blob the stream's snapshot and drops the messages before it."""
 
-    stream_id: int
+    stream_id: StreamId
     ordinal: int
     byte: int
     blob: str
@@ -121,7 +122,7 @@ class ReplaceSegments(Command, tag=11):
 class TrimStream(Command, tag=12):
     """Retention: what comes before this boundary is given up."""
 
-    stream_id: int
+    stream_id: StreamId
     ordinal: int
     byte: int
 
@@ -195,7 +196,7 @@ class ReportDelivery(Command, tag=27):
     wake_id: str
     delivered: bool
     done: bool = False
-    tails: tuple[tuple[int, int, int], ...] = ()  # stream_id, ordinal, byte
+    tails: tuple[tuple[StreamId, int, int], ...] = ()  # stream_id, ordinal, byte
     jitter_permille: int = 0
 
 

@@ -26,7 +26,7 @@ from millstream.errors import (
 )
 from millstream.limits import BLOCK_BYTES
 from millstream.protocol import content_types
-from millstream.protocol.offsets import Offset
+from millstream.protocol.offsets import Offset, Position
 from millstream.state.commands import Append, CreateStream, PublishSnapshot
 from millstream.state.log import Log
 from millstream.state.outcomes import Done, Outcome
@@ -46,7 +46,7 @@ def decide_publish(stream: Stream, command: PublishSnapshot) -> Outcome | None:
     if command.ordinal > log.tail_ordinal or command.byte > log.tail_byte:
         return SnapshotConflict(f"the snapshot's offset is beyond the tail {stream.tail}")
     current = stream.snapshot
-    if current is not None and (current.ordinal, current.byte) == (command.ordinal, command.byte):
+    if current is not None and current.position == (command.ordinal, command.byte):
         if current.digest == command.digest:
             return Done.EXISTED
         return SnapshotConflict("another snapshot is published at this offset already")
@@ -198,11 +198,9 @@ def content_torn() -> StreamError:
     return InvalidRequest("the messages do not add up to the content")
 
 
-def fork_places(
-    source: Stream, command: CreateStream
-) -> tuple[tuple[int, int], tuple[int, int]] | StreamError:
+def fork_places(source: Stream, command: CreateStream) -> tuple[Position, Position] | StreamError:
     """Where a fork leaves its source, as asked for, and where its content is cut."""
-    tail = source.log.tail_ordinal, source.log.tail_byte
+    tail = source.log.tail
     if command.fork_sub_offset < 0:
         return InvalidRequest("Stream-Fork-Sub-Offset must be a whole number")
     if command.fork_ordinal is None and command.fork_byte is None:
@@ -214,37 +212,34 @@ def fork_places(
         return OffsetGone(source.earliest)
     place = command.fork_place
     if place is not None and place[0] == source.stream_id:
-        _, ordinal, byte, cut_ordinal, cut_byte = place
-        first = source.log.first_ordinal, source.log.first_byte
-        is_inside = first[0] <= ordinal <= cut_ordinal <= tail[0]
-        if is_inside and first[1] <= byte <= cut_byte <= tail[1]:
-            return (ordinal, byte), (cut_ordinal, cut_byte)
+        anchor, cut = Position(*place[1:3]), Position(*place[3:])
+        first = source.log.first
+        is_inside = first.ordinal <= anchor.ordinal <= cut.ordinal <= tail.ordinal
+        if is_inside and first.byte <= anchor.byte <= cut.byte <= tail.byte:
+            return anchor, cut
         return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")
-    anchor = source.resolve_unpublished(offset)
-    if anchor is None:
+    found = source.resolve_unpublished(offset)
+    if found is None:
         return InvalidOffset("Stream-Fork-Offset is not a position in the source stream")
-    cut = cut_past(source.log, anchor, command.fork_sub_offset, source.is_json)
-    return beyond_tail() if cut is None else (anchor, cut)
+    cut_there = cut_past(source.log, found, command.fork_sub_offset, source.is_json)
+    return beyond_tail() if cut_there is None else (found, cut_there)
 
 
 def beyond_tail() -> StreamError:
     return InvalidRequest("Stream-Fork-Sub-Offset reaches beyond the source's tail")
 
 
-def cut_past(
-    log: Log, anchor: tuple[int, int], sub_offset: int, is_json: bool
-) -> tuple[int, int] | None:
-    """(messages held, byte) of the place `sub_offset` messages or bytes past the anchor.
-
-    `log` must hold what lies between the two.
+def cut_past(log: Log, anchor: Position, sub_offset: int, is_json: bool) -> Position | None:
+    """The place `sub_offset` messages or bytes past the anchor: a boundary of the fork, which
+    counts a message that it cuts through. `log` must hold what lies between the two.
     """
     ordinal, byte = anchor
     if is_json:
         if ordinal + sub_offset > log.tail_ordinal:
             return None
-        return ordinal + sub_offset, log.byte_at(ordinal + sub_offset)
+        return Position(ordinal + sub_offset, log.byte_at(ordinal + sub_offset))
     cut = byte + sub_offset
     if cut > log.tail_byte:
         return None
-    held, boundary = log.last_boundary(cut)
-    return (held, cut) if boundary == cut else (held + 1, cut)
+    boundary = log.last_boundary(cut)
+    return boundary if boundary.byte == cut else Position(boundary.ordinal + 1, cut)

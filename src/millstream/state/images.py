@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.formats.blocks import Block, Times, decode_ends
 from millstream.formats.images import HotContent, StreamImage
-from millstream.state.log import Block, Log
+from millstream.formats.layout import StreamId
+from millstream.state.log import Log
 from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
 
 encode_image = msgspec.msgpack.Encoder().encode
@@ -36,10 +38,10 @@ def image_of(stream: Stream) -> StreamImage:
         None if stream.producers is None else stream.producers.copy(),  # type: ignore[arg-type]
         stream.stream_seq,
         stream.snapshot,
-        (log.first_ordinal, log.first_byte),
-        (log.own_ordinal, log.own_byte),
-        (log.cold_ordinal, log.cold_byte),
-        (log.tail_ordinal, log.tail_byte),
+        log.first,
+        log.own,
+        log.cold,
+        log.tail,
     )
 
 
@@ -69,12 +71,12 @@ def restore_stream(encoded: bytes) -> Restored:
     stream.stream_seq = image.stream_seq
     stream.snapshot = None if image.snapshot is None else Snapshot(*image.snapshot)
     stream.log = _restore_log(image)
-    return Restored(stream, image.tail[1] - image.cold[1])
+    return Restored(stream, image.tail.byte - image.cold.byte)
 
 
 def _restore_log(image: StreamImage) -> Log:
     log = Log()
-    log.start_at(*image.cold)
+    log.start_at(image.cold)
     log.first_ordinal, log.first_byte = image.first
     log.own_ordinal, log.own_byte = image.own
     return log
@@ -89,29 +91,27 @@ def forget_tail(stream: Stream) -> None:
         stream.producers = kept or None
 
 
-def hot_content(stream_id: int, blocks: list[Block]) -> HotContent:
+def hot_content(stream_id: StreamId, blocks: list[Block]) -> HotContent:
+    assert all(block.keys is None for block in blocks), "a checkpoint has no place for keys yet"
     return HotContent(
         stream_id,
         [
             (
-                data,
-                b"" if ends is None else ends.tobytes(),
-                times if isinstance(times, int) else times.tobytes(),
+                block.data,
+                b"" if block.ends is None else block.ends.tobytes(),
+                block.times if isinstance(block.times, int) else block.times.tobytes(),
             )
-            for data, ends, times in blocks
+            for block in blocks
         ],
     )
 
 
 def restore_hot(log: Log, content: HotContent) -> None:
     for data, encoded_ends, encoded_times in content.blocks:
-        ends: array[int] | None = None
-        if encoded_ends:
-            ends = array("I")
-            ends.frombytes(encoded_ends)
+        times: Times
         if isinstance(encoded_times, int):
-            log.append(data, ends, 1 if ends is None else len(ends), encoded_times)
-            continue
-        times = array("Q")
-        times.frombytes(encoded_times)
-        log.append(data, ends, 1 if ends is None else len(ends), times)
+            times = encoded_times
+        else:
+            times = array("Q")
+            times.frombytes(encoded_times)
+        log.append(data, decode_ends(encoded_ends), times)

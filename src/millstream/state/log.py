@@ -8,55 +8,24 @@ may take long.
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, cycle
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
 from typing import TypeAlias, cast
 
-import numpy as np
-
+from millstream.formats.blocks import Block, Ends, Keys, Times, bounded_blocks, decode_ends, join
 from millstream.formats.runs import Run, Segment
 from millstream.limits import BLOCK_BYTES, SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
+from millstream.protocol.offsets import START, Position
 
-Ends = array  # array("I"): end of each message relative to its block
-Times: TypeAlias = "int | array[int]"  # ms since 1970, one for all messages or one for each
-Block: TypeAlias = "tuple[bytes, array[int] | None, Times]"
 PublishedRun: TypeAlias = tuple[Segment, Run]
 
-MOVED_AT_ONCE = 64  # ends; fewer are quicker one by one
+# As Position(ordinal, byte) in a third of the time: a checkpoint asks every stream for four.
+_position = cast("Callable[[tuple[int, int]], Position]", partial(tuple.__new__, Position))
+
 # How far a new log is from its first merge: those that grow alike shall not all merge at once.
 _phases = cycle(range(0, SMALL_BLOCK_BYTES // 2, SMALL_BLOCK_BYTES // 64))
-
-
-def decode_ends(encoded: bytes) -> Ends[int] | None:
-    """From the form of protocol.json_mode.Messages: empty for exactly one message."""
-    if not encoded:
-        return None
-    ends = array("I")
-    ends.frombytes(encoded)
-    return ends
-
-
-def _message_count(ends: Ends[int] | None) -> int:
-    return 1 if ends is None else len(ends)
-
-
-def count_messages(block: Block) -> int:
-    return _message_count(block[1])
-
-
-def cut_block(block: Block, size: int) -> Block:
-    """The first `size` bytes of a block; a message that the cut goes through ends there."""
-    data, ends, times = block
-    if size >= len(data):
-        return block
-    if ends is None:
-        return data[:size], None, times
-    whole = bisect_left(ends, size)
-    kept = ends[:whole]
-    kept.append(size)
-    return data[:size], kept, times if isinstance(times, int) else times[: whole + 1]
 
 
 class Log:
@@ -67,21 +36,20 @@ class Log:
         cold              own content before it is published in runs
         held <= cold      own content from here on is in memory, in blocks
 
-    Block i holds `datas[i]` and begins at byte `starts[i]` and message `ordinals[i]`; `ends[i]` is
-    None when it is exactly one message; `times[i]` is when it was appended, as one number or one
-    for each message. `starts` and `ordinals` may lag behind, see `_locate`.
+    `blocks[i]` begins at byte `starts[i]` and message `ordinals[i]`; these two may lag behind, see
+    `_locate`. Each of the five places is two plain numbers here, because every append moves the
+    tail; who reads takes them as one Position (`tail`, `first`, `held`, `cold`, `own`).
 
     Flushes come by often and must not look for their place each time: `cold_block` is the block
-    that begins where the log is cold up to, or -1 when somebody has to look. `mark_*` is where the
-    last `unpublished` ended, which is where the next run most likely does.
+    that begins where the log is cold up to, or -1 when `unpublished` has to look. `mark_*` is where
+    the last `unpublished` ended, which is where the next run most likely does.
     """
 
     __slots__ = (
+        "blocks",
         "cold_block",
         "cold_byte",
         "cold_ordinal",
-        "datas",
-        "ends",
         "first_byte",
         "first_ordinal",
         "held_byte",
@@ -98,22 +66,20 @@ class Log:
         "starts",
         "tail_byte",
         "tail_ordinal",
-        "times",
     )
 
     def __init__(self) -> None:
-        self.datas: list[bytes] = []
-        self.ends: list[Ends[int] | None] = []
-        self.times: list[Times] = []
+        self.blocks: list[Block] = []
         self.starts: list[int] = []
         self.ordinals: list[int] = []
         self.runs: list[PublishedRun] | None = None  # published since the last checkpoint
         self.small_from = 0  # blocks from here on are small and wait to be merged
         self.small_bytes = next(_phases)
-        self.start_at(0, 0)
+        self.start_at(START)
 
-    def start_at(self, ordinal: int, byte: int) -> None:
-        """An empty log whose first message will be number `ordinal`, at `byte`."""
+    def start_at(self, start: Position) -> None:
+        """An empty log whose first message will begin there."""
+        ordinal, byte = start
         self.first_ordinal = self.own_ordinal = self.cold_ordinal = ordinal
         self.held_ordinal = self.tail_ordinal = ordinal
         self.first_byte = self.own_byte = self.cold_byte = byte
@@ -121,18 +87,39 @@ class Log:
         self.cold_block = 0
         self.mark_block = self.mark_ordinal = self.mark_byte = -1
 
-    def append(self, data: bytes, ends: Ends[int] | None, count: int, time: Times = 0) -> None:
-        """`ends` is None for exactly one message, else one entry per message."""
+    @property
+    def tail(self) -> Position:
+        return _position((self.tail_ordinal, self.tail_byte))
+
+    @property
+    def first(self) -> Position:
+        return _position((self.first_ordinal, self.first_byte))
+
+    @property
+    def held(self) -> Position:
+        return _position((self.held_ordinal, self.held_byte))
+
+    @property
+    def cold(self) -> Position:
+        return _position((self.cold_ordinal, self.cold_byte))
+
+    @property
+    def own(self) -> Position:
+        return _position((self.own_ordinal, self.own_byte))
+
+    def append(self, data: bytes, ends: Ends | None, times: Times, keys: Keys = None) -> None:
+        """The fields of one block."""
         size = len(data)
-        self.datas.append(data)
-        self.ends.append(ends)
-        self.times.append(time)
+        self.blocks.append(Block(data, ends, times, keys))
         self.tail_byte += size
-        self.tail_ordinal += count
+        self.tail_ordinal += 1 if ends is None else len(ends)
         # What a block costs beside its bytes counts too, so that tiny ones are merged as well.
         self.small_bytes += size + SMALL_BLOCK_OVERHEAD
         if self.small_bytes >= SMALL_BLOCK_BYTES:
             self._merge_small(size >= SMALL_BLOCK_BYTES)
+
+    def append_block(self, block: Block) -> None:
+        self.append(block.data, block.ends, block.times, block.keys)
 
     def append_many(self, pieces: Sequence[bytes], encoded_ends: bytes, time: Times = 0) -> int:
         """Content in one or more pieces of whole messages; its size.
@@ -142,182 +129,113 @@ class Log:
         size = sum(map(len, pieces))
         ends = decode_ends(encoded_ends)
         if ends is None:
-            self.append(pieces[0] if len(pieces) == 1 else b"".join(pieces), None, 1, time)
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self.append(data, None, time)
         elif len(pieces) == 1 and size <= 2 * BLOCK_BYTES:
-            self.append(pieces[0], ends, len(ends), time)
+            self.append(pieces[0], ends, time)
         else:
-            start = passed = 0
-            for piece in _bounded(pieces, ends):
-                start += len(piece)
-                last = bisect_right(ends, start)
-                own = _short(_moved(ends, passed, last, start - len(piece)))
-                self.append(piece, own, last - passed, time)
-                passed = last
+            for block in bounded_blocks(pieces, ends, time):
+                self.append_block(block)
         return size
 
     def _locate(self) -> None:
-        """Writes down where the newest blocks begin; appends leave that to whoever reads."""
+        """Writes down where the newest blocks begin; appends leave that to those who read."""
         index = len(self.starts)
         byte, ordinal = self.held_byte, self.held_ordinal
         if index:
-            byte = self.starts[-1] + len(self.datas[index - 1])
-            ordinal = self.ordinals[-1] + _message_count(self.ends[index - 1])
-        for data, ends in zip(self.datas[index:], self.ends[index:], strict=True):
+            byte = self.starts[-1] + len(self.blocks[index - 1].data)
+            ordinal = self.ordinals[-1] + self.blocks[index - 1].count
+        for block in self.blocks[index:]:
             self.starts.append(byte)
             self.ordinals.append(ordinal)
-            byte += len(data)
-            ordinal += _message_count(ends)
+            byte += len(block.data)
+            ordinal += 1 if block.ends is None else len(block.ends)
 
     def _merge_small(self, last_is_large: bool) -> None:
         first = self.small_from
-        last = len(self.datas) - 1 if last_is_large else len(self.datas)
+        last = len(self.blocks) - 1 if last_is_large else len(self.blocks)
         if last - first > 1:
-            merged_ends = self._merged_ends(first, last)
-            self.times[first:last] = [self._merged_times(first, last)]
-            self.datas[first:last] = [b"".join(self.datas[first:last])]
-            self.ends[first:last] = [merged_ends]
+            self.blocks[first:last] = [join(self.blocks[first:last])]
             located = min(last, len(self.starts))
             del self.starts[first + 1 : located]
             del self.ordinals[first + 1 : located]
-        self.small_from = len(self.datas)
+        self.small_from = len(self.blocks)
         self.small_bytes = 0
-
-    def _merged_ends(self, first: int, last: int) -> Ends[int]:
-        if self.ends[first:last].count(None) == last - first:
-            return array("I", accumulate(map(len, self.datas[first:last])))
-        merged = array("I")
-        base = 0
-        for data, ends in zip(self.datas[first:last], self.ends[first:last], strict=True):
-            if ends is None:
-                merged.append(base + len(data))
-            else:
-                few = len(ends) < MOVED_AT_ONCE
-                merged.extend(
-                    [base + e for e in ends] if few else _moved(ends, 0, len(ends), -base)
-                )
-            base += len(data)
-        return merged
-
-    def _merged_times(self, first: int, last: int) -> Times:
-        times = self.times[first:last]
-        if times.count(times[0]) == len(times) and isinstance(times[0], int):
-            return times[0]
-        if self.ends[first:last].count(None) == last - first:
-            return array("Q", cast("list[int]", times))  # one message each, so one number each
-        merged = array("Q")
-        for time, ends in zip(times, self.ends[first:last], strict=True):
-            if isinstance(time, int):
-                merged.extend([time] * _message_count(ends))
-            else:
-                merged.extend(time)
-        return merged
 
     def byte_at(self, ordinal: int) -> int:
         """Where message `ordinal` begins; it must be between what is held and the tail."""
         if ordinal == self.tail_ordinal:
             return self.tail_byte
-        if len(self.starts) < len(self.datas):
+        if len(self.starts) < len(self.blocks):
             self._locate()
-        block = bisect_right(self.ordinals, ordinal) - 1
-        inside = ordinal - self.ordinals[block]
-        if inside == 0:
-            return self.starts[block]
-        ends = self.ends[block]
-        assert ends is not None
-        return self.starts[block] + ends[inside - 1]
+        index = bisect_right(self.ordinals, ordinal) - 1
+        return self.starts[index] + self.blocks[index].end_of(ordinal - self.ordinals[index])
 
     def ordinal_at(self, byte: int) -> int | None:
         """The message that begins at `byte`, or None when no message begins there."""
-        if byte == self.tail_byte:
-            return self.tail_ordinal
-        if not self.held_byte <= byte < self.tail_byte:
+        if not self.held_byte <= byte <= self.tail_byte:
             return None
-        if len(self.starts) < len(self.datas):
-            self._locate()
-        block = bisect_right(self.starts, byte) - 1
-        inside = byte - self.starts[block]
-        if inside == 0:
-            return self.ordinals[block]
-        ends = self.ends[block]
-        if ends is None:
-            return None
-        index = bisect_right(ends, inside)
-        return self.ordinals[block] + index if index and ends[index - 1] == inside else None
+        boundary = self.last_boundary(byte)
+        return boundary.ordinal if boundary.byte == byte else None
 
-    def last_boundary(self, byte: int) -> tuple[int, int]:
-        """The last message boundary at or before `byte`, as (ordinal, byte)."""
+    def last_boundary(self, byte: int) -> Position:
+        """The last message boundary at or before `byte`, which is not before what is held."""
         if byte >= self.tail_byte:
-            return self.tail_ordinal, self.tail_byte
-        if len(self.starts) < len(self.datas):
+            return _position((self.tail_ordinal, self.tail_byte))
+        if len(self.starts) < len(self.blocks):
             self._locate()
-        block = bisect_right(self.starts, byte) - 1
-        ends = self.ends[block]
-        index = 0 if ends is None else bisect_right(ends, byte - self.starts[block])
-        if index == 0:
-            return self.ordinals[block], self.starts[block]
-        assert ends is not None
-        return self.ordinals[block] + index, self.starts[block] + ends[index - 1]
+        index = bisect_right(self.starts, byte) - 1
+        start, block = self.starts[index], self.blocks[index]
+        count = block.count_within(byte - start)
+        return Position(self.ordinals[index] + count, start + block.end_of(count))
 
-    def page_end(self, ordinal: int, byte: int, bytes_max: int) -> tuple[int, int]:
+    def page_end(self, start: Position, bytes_max: int) -> Position:
         """Where a read ends: on a boundary, after at least one message when there is one."""
-        end = self.last_boundary(byte + bytes_max)
-        if end[0] <= ordinal < self.tail_ordinal:
-            return ordinal + 1, self.byte_at(ordinal + 1)
+        end = self.last_boundary(start.byte + bytes_max)
+        if end.ordinal <= start.ordinal < self.tail_ordinal:
+            return Position(start.ordinal + 1, self.byte_at(start.ordinal + 1))
         return end
 
     def slices(self, start: int, end: int) -> list[bytes | memoryview]:
         """The bytes from `start` to `end` without copying them."""
         if start >= end:
             return []
-        if len(self.starts) < len(self.datas):
+        if len(self.starts) < len(self.blocks):
             self._locate()
         first = bisect_right(self.starts, start) - 1
         last = bisect_right(self.starts, end - 1) - 1
-        parts: list[bytes | memoryview] = list(self.datas[first : last + 1])
+        parts: list[bytes | memoryview] = [block.data for block in self.blocks[first : last + 1]]
         cut = end - self.starts[last]
-        if cut < len(self.datas[last]):
-            parts[-1] = memoryview(self.datas[last])[:cut]
+        if cut < len(parts[-1]):
+            parts[-1] = memoryview(parts[-1])[:cut]
         skip = start - self.starts[first]
         if skip:
             parts[0] = memoryview(parts[0])[skip:]
         return parts
 
-    def blocks_between(self, start: int, end: int) -> tuple[int, int, list[Block]]:
-        """Ordinal and byte where the block begins that holds `start`; all blocks from there on that
-        hold something before `end`. Nothing is copied; `start` must be held and before the tail.
+    def blocks_between(self, start: int, end: int) -> tuple[Position, list[Block]]:
+        """Where the block begins that holds byte `start`, and all blocks from there on that hold
+        something before `end`. Nothing is copied; `start` must be held and before the tail.
         """
-        if len(self.starts) < len(self.datas):
+        if len(self.starts) < len(self.blocks):
             self._locate()
         first = bisect_right(self.starts, start) - 1
         last = bisect_right(self.starts, end - 1)
-        blocks = zip(
-            self.datas[first:last], self.ends[first:last], self.times[first:last], strict=True
-        )
-        return self.ordinals[first], self.starts[first], list(blocks)
+        return Position(self.ordinals[first], self.starts[first]), self.blocks[first:last]
 
-    def branch(self, ordinal: int, byte: int) -> Log:
+    def branch(self, cut: Position) -> Log:
         """The log of a fork: it shows what comes before the cut, and holds nothing of it itself.
 
-        `ordinal` is the number of messages before the cut; one that the cut goes through counts.
+        A message that the cut goes through counts among those before it.
         """
         fork = Log()
-        fork.start_at(ordinal, byte)
+        fork.start_at(cut)
         fork.first_ordinal, fork.first_byte = self.first_ordinal, self.first_byte
         return fork
 
-    def blocks(self) -> list[tuple[bytes, Sequence[int]]]:
-        """Everything the log holds now, block by block, with the end of each message in it.
-
-        Nothing is copied: neither a block nor its ends are changed once they are in a log.
-        """
-        return [
-            (data, (len(data),) if ends is None else ends)
-            for data, ends in zip(self.datas, self.ends, strict=True)
-        ]
-
-    def trim(self, ordinal: int, byte: int) -> None:
+    def trim(self, first: Position) -> None:
         """Shows nothing before this boundary any more. What is held stays until `drop`."""
-        self.first_ordinal, self.first_byte = ordinal, byte
+        self.first_ordinal, self.first_byte = first
 
     def publish(self, segment: Segment, run: Run) -> bool:
         """The run holds what comes next to go cold; False when it does not fit."""
@@ -336,20 +254,19 @@ class Log:
         self.cold_ordinal, self.cold_byte = end_ordinal, end_byte
         return True
 
-    def drop(self, ordinal: int, byte: int) -> int:
-        """Lets go of what is held before this boundary; the bytes that freed.
+    def drop(self, before_byte: int) -> int:
+        """Lets go of the messages that are held before this byte; the bytes that freed.
 
-        Readers keep what they hold. Somebody else must hold it, or nobody may want it any more.
+        Readers keep what they hold. Runs must hold it too, unless it was trimmed.
         """
-        if byte <= self.held_byte:
+        if before_byte <= self.held_byte:
             return 0
-        if len(self.starts) < len(self.datas):
+        if len(self.starts) < len(self.blocks):
             self._locate()
-        ordinal, byte = self.last_boundary(byte)  # no boundary: the message it lies in stays
+        ordinal, byte = self.last_boundary(before_byte)
         freed = byte - self.held_byte
-        keep = bisect_right(self.starts, byte) - 1 if byte < self.tail_byte else len(self.datas)
-        del self.datas[:keep], self.ends[:keep], self.times[:keep]
-        del self.starts[:keep], self.ordinals[:keep]
+        keep = bisect_right(self.starts, byte) - 1 if byte < self.tail_byte else len(self.blocks)
+        del self.blocks[:keep], self.starts[:keep], self.ordinals[:keep]
         self.small_from = max(0, self.small_from - keep)
         self.held_ordinal, self.held_byte = ordinal, byte
         if self.cold_byte < byte:
@@ -361,21 +278,12 @@ class Log:
             self.mark_block = self.mark_ordinal = self.mark_byte = -1
         else:
             self.mark_block -= keep
-        if not self.datas:
+        if not self.blocks:
             self.small_bytes = 0
         elif self.starts[0] < byte:
-            self._cut_front(ordinal, byte)
+            self.blocks[0] = self.blocks[0].after(ordinal - self.ordinals[0])
+            self.starts[0], self.ordinals[0] = byte, ordinal
         return freed
-
-    def _cut_front(self, ordinal: int, byte: int) -> None:
-        """The first block begins before the boundary: keep only its rest."""
-        gone, passed = byte - self.starts[0], ordinal - self.ordinals[0]
-        ends, times = self.ends[0], self.times[0]
-        assert ends is not None
-        self.datas[0] = self.datas[0][gone:]
-        self.ends[0] = _short(_moved(ends, passed, len(ends), gone))
-        self.times[0] = _short_times(times if isinstance(times, int) else times[passed:])
-        self.starts[0], self.ordinals[0] = byte, ordinal
 
     def unpublished(self) -> list[Block]:
         """The blocks that are in no run yet.
@@ -387,70 +295,23 @@ class Log:
             return []
         if self.cold_block < 0:
             self._find_cold_block()
-        if self.small_from < len(self.datas):
+        if self.small_from < len(self.blocks):
             self._merge_small(False)
-        self.mark_block = len(self.datas)
+        self.mark_block = len(self.blocks)
         self.mark_ordinal, self.mark_byte = self.tail_ordinal, self.tail_byte
-        index = self.cold_block
-        if index == len(self.datas) - 1:
-            return [(self.datas[index], self.ends[index], self.times[index])]
-        return list(zip(self.datas[index:], self.ends[index:], self.times[index:], strict=True))
+        return self.blocks[self.cold_block :]
 
     def _find_cold_block(self) -> None:
         """Cuts the block in two that the log is cold inside of, so that one begins there."""
-        if len(self.starts) < len(self.datas):
+        if len(self.starts) < len(self.blocks):
             self._locate()
         index = bisect_right(self.starts, self.cold_byte) - 1
         if self.starts[index] < self.cold_byte:
-            self._cut_in_two(index, self.cold_ordinal, self.cold_byte)
+            passed = self.cold_ordinal - self.ordinals[index]
+            self.blocks[index : index + 1] = self.blocks[index].split(passed)
+            self.starts.insert(index + 1, self.cold_byte)
+            self.ordinals.insert(index + 1, self.cold_ordinal)
             self.small_from += self.small_from > index
             index += 1
         self.cold_block = index
         self.small_from = max(self.small_from, index)
-
-    def _cut_in_two(self, index: int, ordinal: int, byte: int) -> None:
-        """At a boundary inside of block `index`."""
-        gone, passed = byte - self.starts[index], ordinal - self.ordinals[index]
-        data, ends, times = self.datas[index], self.ends[index], self.times[index]
-        assert ends is not None
-        rest = _moved(ends, passed, len(ends), gone)
-        self.datas[index : index + 1] = data[:gone], data[gone:]
-        self.ends[index : index + 1] = _short(ends[:passed]), _short(rest)
-        first, last = (times, times) if isinstance(times, int) else (times[:passed], times[passed:])
-        self.times[index : index + 1] = _short_times(first), _short_times(last)
-        self.starts.insert(index + 1, byte)
-        self.ordinals.insert(index + 1, ordinal)
-
-
-def _moved(ends: Ends[int], first: int, last: int, gone: int) -> Ends[int]:
-    """These ends in a block that begins `gone` bytes later."""
-    if last - first < MOVED_AT_ONCE:
-        return array("I", [end - gone for end in ends[first:last]])
-    moved = np.frombuffer(ends, np.uint32, last - first, first * 4).astype(np.int64) - gone
-    return array("I", moved.astype(np.uint32).tobytes())
-
-
-def _bounded(pieces: Iterable[bytes], ends: Ends[int]) -> Iterator[bytes]:
-    """Cuts pieces of many messages that are too long, as old logs have them."""
-    start = 0
-    for piece in pieces:
-        end = start + len(piece)
-        while end - start > 2 * BLOCK_BYTES:
-            index = bisect_right(ends, start + BLOCK_BYTES)
-            border = ends[index - 1] if index and ends[index - 1] > start else ends[index]
-            if border >= end:
-                break
-            yield piece[start - end : border - end]
-            start = border
-        yield piece if start == end - len(piece) else piece[start - end :]
-        start = end
-
-
-def _short(ends: Ends[int]) -> Ends[int] | None:
-    return None if len(ends) == 1 else ends
-
-
-def _short_times(times: Times) -> Times:
-    if not isinstance(times, int) and times.count(times[0]) == len(times):
-        return times[0]
-    return times

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from millstream.formats.layout import StreamId
 from millstream.state.commands import (
     AckWake,
     AnnounceWake,
@@ -81,7 +82,7 @@ class Preparation:
         if not is_known:
             yield
 
-    def _id(self, stream_id: int) -> Steps:
+    def _id(self, stream_id: StreamId) -> Steps:
         residents = self._residents
         is_known = residents.knows(stream_id)
         if residents.find_by_id(stream_id) is None:
@@ -93,7 +94,7 @@ class Preparation:
         for key in keys:
             yield from self._name(key)
 
-    def _ids(self, stream_ids: Iterable[int]) -> Steps:
+    def _ids(self, stream_ids: Iterable[StreamId]) -> Steps:
         for stream_id in stream_ids:
             yield from self._id(stream_id)
 
@@ -126,12 +127,12 @@ class Preparation:
     def _discount_ender(self) -> None:
         self._enders -= 1
 
-    def _no_longer_ending(self, stream_id: int) -> None:
+    def _no_longer_ending(self, stream_id: StreamId) -> None:
         self._ending[stream_id] -= 1
         if not self._ending[stream_id]:
             del self._ending[stream_id]
 
-    def _ancestors(self, stream_id: int) -> Steps:
+    def _ancestors(self, stream_id: StreamId) -> Steps:
         """Looks again until nothing has to be read: much may happen in between."""
         is_complete = False
         while not is_complete:
@@ -140,7 +141,7 @@ class Preparation:
                 is_complete = False
                 yield
 
-    def _ancestors_once(self, stream_id: int) -> Steps:
+    def _ancestors_once(self, stream_id: StreamId) -> Steps:
         """All that may end with this stream, and the first that does not."""
         stream = self._residents.find_by_id(stream_id)
         if stream is None or stream.forks > self._enders - 1:

@@ -14,6 +14,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from millstream.errors import MissingContent
+from millstream.formats.layout import StreamId
 from millstream.limits import STORED_INTEGER_MAX
 from millstream.state.horizon import Horizon
 from millstream.state.images import decode_image, forget_tail, restore_stream
@@ -27,7 +28,7 @@ class StreamStore(Protocol):
         """The image of the stream of this name."""
         ...
 
-    def find_by_id(self, stream_id: int) -> bytes | None: ...
+    def find_by_id(self, stream_id: StreamId) -> bytes | None: ...
 
     def names(self, first: bytes, *, inclusive: bool = True) -> Iterator[bytes]:
         """Names of live streams in byte order, one at a time."""
@@ -38,7 +39,7 @@ class EmptyStore:
     def find(self, path: bytes) -> bytes | None:
         return None
 
-    def find_by_id(self, stream_id: int) -> bytes | None:
+    def find_by_id(self, stream_id: StreamId) -> bytes | None:
         return None
 
     def names(self, first: bytes, *, inclusive: bool = True) -> Iterator[bytes]:
@@ -57,15 +58,15 @@ class Residents:
         is_tail_lost: bool = False,
     ) -> None:
         self.by_path: dict[bytes, Stream] = {}
-        self.by_id: dict[int, Stream] = {}
-        self.removed: dict[int, None] = {}  # the store still has these, but they are no more
+        self.by_id: dict[StreamId, Stream] = {}
+        self.removed: dict[StreamId, None] = {}  # the store still has these, but they are no more
         self.on_loaded: Callable[[Stream], None] = _ignore  # told of every stream that comes back
         self._store = store
         self._horizon = horizon or Horizon()
         self._is_tail_lost = is_tail_lost
-        self._leaving: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+        self._leaving: WeakValueDictionary[StreamId, Stream] = WeakValueDictionary()
         self._leaving_by_path: WeakValueDictionary[bytes, Stream] = WeakValueDictionary()
-        self._absent: Counter[bytes | int] = Counter()  # names and ids that no store is asked for
+        self._absent: Counter[bytes | StreamId] = Counter()  # no store is asked for these
 
     def find(self, path: bytes) -> Stream | None:
         stream = self.find_in_memory(path)
@@ -83,7 +84,7 @@ class Residents:
                 return self._come_back(leaving)
         return stream
 
-    def find_by_id(self, stream_id: int) -> Stream | None:
+    def find_by_id(self, stream_id: StreamId) -> Stream | None:
         stream = self.by_id.get(stream_id)
         if stream is not None:
             return stream
@@ -93,7 +94,7 @@ class Residents:
         image = self._image_of(stream_id)
         return None if image is None else self._restore(image)
 
-    def _image_of(self, stream_id: int) -> bytes | None:
+    def _image_of(self, stream_id: StreamId) -> bytes | None:
         if stream_id in self.removed or stream_id in self._absent:
             return None
         return self._store.find_by_id(stream_id) if 0 < stream_id <= STORED_INTEGER_MAX else None
@@ -109,7 +110,7 @@ class Residents:
         stream, _ = restore_stream(image)
         return None if stream.stream_id in self.removed else stream
 
-    def knows(self, name: bytes | int) -> bool:
+    def knows(self, name: bytes | StreamId) -> bool:
         """Whether to find the stream of this name or id, or that there is none, reads no file."""
         if isinstance(name, bytes):
             return name in self.by_path or name in self._leaving_by_path or name in self._absent
@@ -121,19 +122,19 @@ class Residents:
             or not 0 < name <= STORED_INTEGER_MAX
         )
 
-    def note_absent(self, name: bytes | int) -> None:
+    def note_absent(self, name: bytes | StreamId) -> None:
         """The store has no stream of this name or id. Whoever is created from now on is in memory
         until the command that this is noted for, the next to be submitted, is applied."""
         self._absent[name] += 1
         self._horizon.later(partial(self._forget_absent, name), behind=1)
 
-    def _forget_absent(self, name: bytes | int) -> None:
+    def _forget_absent(self, name: bytes | StreamId) -> None:
         if self._absent[name] == 1:
             del self._absent[name]
         else:
             self._absent[name] -= 1
 
-    def blob_of(self, stream_id: int) -> str | None:
+    def blob_of(self, stream_id: StreamId) -> str | None:
         """The blob of the stream's snapshot. A stream that rests stays where it is."""
         stream = self.by_id.get(stream_id) or self._leaving.get(stream_id)
         if stream is not None:
@@ -172,7 +173,7 @@ class Residents:
         self._absent[stream.path] += 1  # whoever found it before and is not applied yet may ask
         self._horizon.later(partial(self._forget_absent, stream.path))
 
-    def settle(self, removed: list[int]) -> None:
+    def settle(self, removed: list[StreamId]) -> None:
         """The store has forgotten these."""
         for stream_id in removed:
             self.removed.pop(stream_id, None)

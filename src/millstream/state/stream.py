@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.formats.layout import StreamId
 from millstream.protocol import content_types
-from millstream.protocol.offsets import Offset, encode_offset
+from millstream.protocol.offsets import AnyOffset, Position, encode_offset
 from millstream.state.log import Log
 
 
@@ -21,7 +22,7 @@ class Producer(NamedTuple):
 class ForkOrigin(NamedTuple):
     """Where a fork came from, as it was asked for."""
 
-    source_id: int
+    source_id: StreamId
     source_path: bytes
     ordinal: int
     byte: int
@@ -29,7 +30,7 @@ class ForkOrigin(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A blob that stands for every message before (ordinal, byte)."""
+    """A blob that stands for every message before its position."""
 
     ordinal: int
     byte: int
@@ -37,6 +38,10 @@ class Snapshot(NamedTuple):
     content_type: bytes
     size: int
     digest: str
+
+    @property
+    def position(self) -> Position:
+        return Position(self.ordinal, self.byte)
 
     @property
     def offset(self) -> str:
@@ -74,7 +79,7 @@ class Stream:
         "ttl_ms",
     )
 
-    def __init__(self, stream_id: int, path: bytes, content_type: bytes, now_ms: int) -> None:
+    def __init__(self, stream_id: StreamId, path: bytes, content_type: bytes, now_ms: int) -> None:
         self.stream_id = stream_id  # never used twice: the incarnation of this name
         self.path = path
         self.content_type = content_type
@@ -122,27 +127,29 @@ class Stream:
     def earliest(self) -> str:
         return encode_offset(self.log.first_ordinal, self.log.first_byte)
 
-    def is_trimmed(self, offset: Offset) -> bool:
+    def is_trimmed(self, offset: AnyOffset) -> bool:
         """Whether the offset lies before what the stream still holds."""
         ordinal, byte = offset
         if ordinal is not None and ordinal < self.log.first_ordinal:
             return True
         return byte is not None and byte < self.log.first_byte
 
-    def resolve(self, offset: Offset) -> tuple[int, int] | None:
-        """The (ordinal, byte) an offset names, or None when it is no boundary that is in memory."""
+    def resolve(self, offset: AnyOffset) -> Position | None:
+        """The position an offset names, or None when it is no boundary that is in memory."""
         return resolve_in(self.log, offset)
 
-    def resolve_unpublished(self, offset: Offset) -> tuple[int, int] | None:
-        """The (ordinal, byte) an offset names among what is in no run yet.
+    def resolve_unpublished(self, offset: AnyOffset) -> Position | None:
+        """The position an offset names among what is in no run yet.
 
         What is published may have left memory, here or where the journal is replayed: a command
         that depends on a boundary in it has to bring it along.
         """
-        place = resolve_in(self.log, offset)
-        return None if place is None or place[0] < self.log.cold_ordinal else place
+        position = resolve_in(self.log, offset)
+        if position is None or position.ordinal < self.log.cold_ordinal:
+            return None
+        return position
 
-    def is_in_memory(self, offset: Offset) -> bool:
+    def is_in_memory(self, offset: AnyOffset) -> bool:
         """Whether memory alone tells if the offset is a boundary, and holds what follows."""
         ordinal, byte = offset
         if ordinal is not None:
@@ -151,14 +158,14 @@ class Stream:
         return byte >= self.log.held_byte
 
 
-def resolve_in(log: Log, offset: Offset) -> tuple[int, int] | None:
+def resolve_in(log: Log, offset: AnyOffset) -> Position | None:
     """The boundary an offset names among what this log holds."""
     ordinal, byte = offset
     if ordinal is None:
         assert byte is not None
         ordinal = log.ordinal_at(byte)
-        return None if ordinal is None else (ordinal, byte)
+        return None if ordinal is None else Position(ordinal, byte)
     if not log.held_ordinal <= ordinal <= log.tail_ordinal:
         return None
     real_byte = log.byte_at(ordinal)
-    return (ordinal, real_byte) if byte is None or byte == real_byte else None
+    return Position(ordinal, real_byte) if byte is None or byte == real_byte else None

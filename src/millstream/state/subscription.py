@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from millstream.errors import StreamError, SubscriptionNotFound
 from millstream.limits import RETRY_MS_MAX, RETRY_MS_MIN, STORED_INTEGER_MAX
+from millstream.protocol.offsets import Position
 from millstream.protocol.patterns import Pattern, parse_pattern
-
-START = (0, 0)  # ordinal and byte
 
 
 class SubscriptionConfig(NamedTuple):
@@ -28,7 +27,7 @@ class SubscriptionConfig(NamedTuple):
 
 
 class Link:
-    """A stream that is followed. Everything up to (ordinal, byte) is processed."""
+    """A stream that is followed. Everything up to `acked` is processed."""
 
     __slots__ = ("byte", "is_explicit", "ordinal")
 
@@ -38,11 +37,11 @@ class Link:
         self.is_explicit = is_explicit  # else only the pattern names it
 
     @property
-    def acked(self) -> tuple[int, int]:
-        return self.ordinal, self.byte
+    def acked(self) -> Position:
+        return Position(self.ordinal, self.byte)
 
     @acked.setter
-    def acked(self, position: tuple[int, int]) -> None:
+    def acked(self, position: Position) -> None:
         self.ordinal, self.byte = position
 
 

@@ -19,7 +19,8 @@ from millstream.errors import (
     StreamError,
     WakeFenced,
 )
-from millstream.protocol.offsets import Offset
+from millstream.formats.layout import StreamId
+from millstream.protocol.offsets import START, Offset, Position
 from millstream.protocol.patterns import text_of
 from millstream.state.commands import (
     AckWake,
@@ -32,7 +33,7 @@ from millstream.state.commands import (
     ReportDelivery,
 )
 from millstream.state.outcomes import Done, Outcome
-from millstream.state.subscription import START, Subscription, not_found
+from millstream.state.subscription import Subscription, not_found
 
 if TYPE_CHECKING:
     from millstream.state.machine import StateMachine
@@ -119,13 +120,14 @@ class Wakes:
         return Done.ACCEPTED
 
     def _accept_tails(
-        self, subscription: Subscription, tails: Iterable[tuple[int, int, int]]
+        self, subscription: Subscription, tails: Iterable[tuple[StreamId, int, int]]
     ) -> None:
         for stream_id, ordinal, byte in tails:
             stream = self._machine.find_by_id(stream_id)
             link = None if stream is None else subscription.links.get(stream.path)
             if stream is not None and link is not None and not stream.deleted:
-                self._all.move(subscription, stream.path, max(link.acked, (ordinal, byte)))
+                tail = Position(ordinal, byte)
+                self._all.move(subscription, stream.path, max(link.acked, tail))
 
     # Workers
 
@@ -181,9 +183,9 @@ class Wakes:
 
     def _check_acks(
         self, subscription: Subscription, command: AckWake
-    ) -> dict[bytes, tuple[int, int]] | StreamError:
+    ) -> dict[bytes, Position] | StreamError:
         """Where each stream's progress moves to; all of them may, or none does."""
-        moves: dict[bytes, tuple[int, int]] = {}
+        moves: dict[bytes, Position] = {}
         for key, ordinal, byte in command.acks:
             link = self._all.find_link(subscription, key)
             if link is None:
@@ -196,19 +198,19 @@ class Wakes:
             moves[key] = position
         return moves
 
-    def _resolve(self, key: bytes, offset: Offset) -> tuple[int, int] | None:
+    def _resolve(self, key: bytes, offset: Offset) -> Position | None:
         stream = self._all.live(key)
         if stream is None:
-            return START if offset == START else None
+            return START if offset == (0, 0) else None
         log, (ordinal, byte) = stream.log, offset
         if ordinal is None and byte is None:
             return None
         if ordinal is not None and byte is not None:
             # Trimmed or published: it was a boundary when the worker read up to it.
             if ordinal <= log.first_ordinal and byte <= log.first_byte:
-                return ordinal, byte
+                return Position(ordinal, byte)
             if ordinal <= log.cold_ordinal and byte <= log.cold_byte:
-                return None if stream.is_trimmed(offset) else (ordinal, byte)
+                return None if stream.is_trimmed(offset) else Position(ordinal, byte)
         return stream.resolve_unpublished(offset)
 
     def _apply_release(self, command: ReleaseWake) -> Outcome:

@@ -21,7 +21,8 @@ from millstream.errors import (
     InvalidSubscriptionRequest,
     SubscriptionExists,
 )
-from millstream.protocol.offsets import encode_offset
+from millstream.formats.layout import StreamId
+from millstream.protocol.offsets import START, Position, encode_offset
 from millstream.protocol.patterns import Pattern, text_of
 from millstream.state.commands import (
     CreateSubscription,
@@ -33,7 +34,7 @@ from millstream.state.commands import (
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.pattern_index import PatternIndex, examined_keys
 from millstream.state.stream import Stream
-from millstream.state.subscription import START, Link, Subscription, SubscriptionConfig, not_found
+from millstream.state.subscription import Link, Subscription, SubscriptionConfig, not_found
 from millstream.state.subscription_wakes import Wakes
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Subscriptions:
         self.keys: Keys | None = None
         self.stirred: dict[str, None] = {}  # subscriptions that changed since anybody looked
         self.changed: set[str] = set()  # since the last checkpoint; may be gone by now
-        self.grown: set[int] = set()  # streams that got a wake event since anybody looked
+        self.grown: set[StreamId] = set()  # got a wake event since the engine last looked
         self._wakes = Wakes(machine, self)
         self._patterns = PatternIndex()
         self.version = 0  # of all patterns together
@@ -221,17 +222,16 @@ class Subscriptions:
         stream = self._machine.find(key)
         return None if stream is None or stream.deleted else stream
 
-    def tail(self, key: bytes) -> tuple[int, int]:
+    def tail(self, key: bytes) -> Position:
         """A stream that does not exist is as good as an empty one."""
         stream = self.live(key)
-        return START if stream is None else (stream.log.tail_ordinal, stream.log.tail_byte)
+        return START if stream is None else stream.log.tail
 
     # What streams tell
 
     def stream_created(self, stream: Stream) -> None:
         """All it holds from its birth on is new to those who follow it."""
-        log = stream.log
-        first, tail = (log.first_ordinal, log.first_byte), (log.tail_ordinal, log.tail_byte)
+        first, tail = stream.log.first, stream.log.tail
         for subscription_id in self.subscribers(stream):
             subscription = self.by_id[subscription_id]
             link = subscription.links.get(stream.path)
@@ -240,9 +240,10 @@ class Subscriptions:
 
     def stream_grows(self, stream: Stream) -> None:
         """Called before it does: who has no link is done with what is there now."""
-        here = stream.log.tail_ordinal, stream.log.tail_byte
         for subscription_id in self.subscribers(stream):
-            self._has_work(self.by_id[subscription_id], stream.path, here)
+            subscription = self.by_id[subscription_id]
+            if stream.path not in subscription.pending:
+                self._has_work(subscription, stream.path, stream.log.tail)
 
     def stream_ended(self, stream: Stream) -> None:
         """Patterns will find a new stream of this name; explicit links wait for it."""
@@ -258,7 +259,7 @@ class Subscriptions:
             else:
                 self._drop_link(subscription, key)
 
-    def _has_work(self, subscription: Subscription, key: bytes, done: tuple[int, int]) -> None:
+    def _has_work(self, subscription: Subscription, key: bytes, done: Position) -> None:
         """Who has no link has processed everything up to `done`."""
         if key not in subscription.pending:
             if key not in subscription.links:
@@ -285,7 +286,7 @@ class Subscriptions:
         self.note_change(subscription)
         self.stirred[subscription.subscription_id] = None
 
-    def move(self, subscription: Subscription, key: bytes, position: tuple[int, int]) -> None:
+    def move(self, subscription: Subscription, key: bytes, position: Position) -> None:
         link = subscription.links.get(key)
         if link is None:
             return  # it is processed to its tail, and further nobody gets
@@ -335,7 +336,7 @@ class Subscriptions:
 
     def pending_tails(
         self, subscription: Subscription, limit: int
-    ) -> tuple[tuple[int, int, int], ...]:
+    ) -> tuple[tuple[StreamId, int, int], ...]:
         """(stream_id, ordinal, byte) of the tails that `linked_streams` tells of as pending."""
         streams = [self._machine.find(key) for key in islice(subscription.pending, limit)]
         return tuple((s.stream_id, s.log.tail_ordinal, s.log.tail_byte) for s in streams if s)
@@ -343,7 +344,7 @@ class Subscriptions:
     def _describe(self, subscription: Subscription, key: bytes) -> LinkedStream:
         stream = self._machine.look_up(key)
         is_there = stream is not None and not stream.deleted
-        tail = (stream.log.tail_ordinal, stream.log.tail_byte) if stream and is_there else START
+        tail = stream.log.tail if stream and is_there else START
         link = subscription.links.get(key)
         return LinkedStream(
             text_of(key),

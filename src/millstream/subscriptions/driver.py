@@ -58,7 +58,7 @@ logger = structlog.get_logger("millstream.subscriptions")
 SLEEP_SECONDS_MAX = 60.0  # the wall clock may be set; look again now and then
 JITTER_PERMILLE = 200
 
-Tails = tuple[tuple[int, int, int], ...]  # stream id, ordinal, byte
+Tails = tuple[tuple[StreamId, int, int], ...]  # stream id, ordinal, byte
 
 
 def new_wake_id() -> str:

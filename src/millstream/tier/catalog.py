@@ -19,8 +19,8 @@ from typing import Any
 
 from millstream.errors import DamagedData, StartupError
 from millstream.formats.changes import Changes, Replacement, StreamRow
+from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import Run, Segment
-from millstream.formats.wal import crc32c
 from millstream.limits import SHARDS_DEFAULT
 from millstream.tier.catalog_changes import (
     Decay,
@@ -94,6 +94,7 @@ class Catalog:
     def __init__(self, folder: Path, files: list[ReadFile], lsns: list[int]) -> None:
         self._folder = folder
         self.shards = len(files) - 1
+        self._layout = ShardLayout(self.shards)
         self._files = files[:-1]
         self._root = files[-1]
         self._lsns = lsns
@@ -144,12 +145,15 @@ class Catalog:
 
     def find(self, path: bytes) -> bytes | None:
         """The image of the stream of that name."""
-        file = self._files[crc32c(path) % self.shards]
+        file = self._files[self._layout.shard_of_path(path)]
         found = file.rows("SELECT image FROM streams WHERE path = ?", (path,))
         return unseal(file.path, _image_of(path), found[0][0]) if found else None
 
-    def find_by_id(self, stream_id: int) -> bytes | None:
-        file = self._files[stream_id % self.shards]
+    def _file_of(self, stream_id: StreamId) -> ReadFile:
+        return self._files[self._layout.shard_of_id(stream_id)]
+
+    def find_by_id(self, stream_id: StreamId) -> bytes | None:
+        file = self._file_of(stream_id)
         found = file.rows("SELECT image FROM streams WHERE stream_id = ?", (stream_id,))
         return unseal(file.path, _image_of(stream_id), found[0][0]) if found else None
 
@@ -167,7 +171,7 @@ class Catalog:
         )
         return found
 
-    def due(self, now_ms: int, limit: int) -> list[int]:
+    def due(self, now_ms: int, limit: int) -> list[StreamId]:
         """Ids of streams whose deadline is at or before now, the oldest deadlines first."""
         found = [
             row
@@ -186,14 +190,19 @@ class Catalog:
         return min((deadline for deadline in found if deadline is not None), default=None)
 
     def runs_from(
-        self, stream_id: int, *, ordinal: int | None = None, byte: int | None = None, limit: int
+        self,
+        stream_id: StreamId,
+        *,
+        ordinal: int | None = None,
+        byte: int | None = None,
+        limit: int,
     ) -> list[tuple[Segment, Run]]:
         """The run that holds that message or byte, and those behind it, in order.
 
         When the place lies before the first run: from the first run on.
         """
         assert (ordinal is None) != (byte is None), "one of ordinal and byte"
-        shard = stream_id % self.shards
+        shard = self._layout.shard_of_id(stream_id)
         sql = _RUNS_BY_BYTE if ordinal is None else _RUNS_BY_ORDINAL
         place = byte if ordinal is None else ordinal
         segments: dict[int, Segment] = {}
@@ -205,15 +214,13 @@ class Catalog:
             found.append((segment, Run(stream_id, *row[1:8])))
         return found
 
-    def extent(self, stream_id: int) -> tuple[int, int, int] | None:
+    def extent(self, stream_id: StreamId) -> tuple[int, int, int] | None:
         """The first message of its runs, and the message and byte behind the last."""
         sql = (
             "SELECT min(first_ordinal), max(first_ordinal + count), max(first_byte + size)"
             " FROM runs WHERE stream_id = ?"
         )
-        [(first, end_ordinal, end_byte)] = self._files[stream_id % self.shards].rows(
-            sql, (stream_id,)
-        )
+        [(first, end_ordinal, end_byte)] = self._file_of(stream_id).rows(sql, (stream_id,))
         return None if first is None else (first, end_ordinal, end_byte)
 
     def knows_segment(self, name: str, shard: int) -> bool:
@@ -339,7 +346,7 @@ class Catalog:
         )
         return {name: SegmentSpan(*span) for name, *span in rows}
 
-    def aged(self, bucket: bytes, before_ms: int) -> list[tuple[int, int, int]]:
+    def aged(self, bucket: bytes, before_ms: int) -> list[tuple[StreamId, int, int]]:
         """(stream id, ordinal, byte) behind what streams of a bucket got before then."""
         return self._ends(
             bucket,
@@ -347,7 +354,7 @@ class Catalog:
             before_ms,
         )
 
-    def oversize(self, bucket: bytes, bytes_max: int) -> list[tuple[int, int, int]]:
+    def oversize(self, bucket: bytes, bytes_max: int) -> list[tuple[StreamId, int, int]]:
         """(stream id, ordinal, byte) behind which at least `bytes_max` cold bytes follow."""
         return self._ends(
             bucket,
@@ -356,13 +363,13 @@ class Catalog:
             bytes_max,
         )
 
-    def _ends(self, bucket: bytes, which: str, limit: int) -> list[tuple[int, int, int]]:
+    def _ends(self, bucket: bytes, which: str, limit: int) -> list[tuple[StreamId, int, int]]:
         sql = (
             "SELECT r.stream_id, max(first_ordinal + count), max(first_byte + size)"
             " FROM streams s JOIN runs r USING (stream_id)"
             f" WHERE s.path >= ?1 AND s.path < ?2 AND s.listed = 1 AND {which} GROUP BY r.stream_id"
         )
-        found: list[tuple[int, int, int]] = []
+        found: list[tuple[StreamId, int, int]] = []
         for shard in range(self.shards):
             with open_for_work(self._path(shard)) as db:
                 found += db.execute(sql, (bucket + b"/", bucket + b"0", limit)).fetchall()
@@ -413,8 +420,8 @@ class Catalog:
                 image = unseal(file, _image_of(stream_id), sealed)
                 yield StreamRow(stream_id, path, deadline_ms, bool(listed), created_ms, image)
 
-    def image_of(self, stream_id: int) -> bytes | None:
-        shard = stream_id % self.shards
+    def image_of(self, stream_id: StreamId) -> bytes | None:
+        shard = self._layout.shard_of_id(stream_id)
         rows = self._work_rows(shard, "SELECT image FROM streams WHERE stream_id = ?", stream_id)
         return unseal(self._path(shard), _image_of(stream_id), rows[0][0]) if rows else None
 

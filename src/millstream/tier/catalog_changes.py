@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millstream.formats.changes import Changes, Replacement
+from millstream.formats.layout import ShardLayout
 from millstream.formats.runs import Segment
 
 
@@ -23,7 +24,7 @@ class SegmentSpan(NamedTuple):
 
 
 class Decay(NamedTuple):
-    """A segment that holds something nobody may read any more."""
+    """A segment that holds something that no reader may get any more."""
 
     use: SegmentUse
     since_ms: int
@@ -57,11 +58,12 @@ def is_empty(part: Changes) -> bool:
 
 def split(changes: Changes, shards: int) -> list[Changes]:
     """The part of each shard's file, and at the end that of the root file."""
+    shard_of_id = ShardLayout(shards).shard_of_id
     parts = [Changes(changes.lsn, died_ms=changes.died_ms) for _ in range(shards + 1)]
     for row in changes.streams:
-        parts[row.stream_id % shards].streams.append(row)
+        parts[shard_of_id(row.stream_id)].streams.append(row)
     for stream_id in changes.removed:
-        parts[stream_id % shards].removed.append(stream_id)
+        parts[shard_of_id(stream_id)].removed.append(stream_id)
     for segment, runs in zip(changes.segments, changes.runs, strict=True):
         parts[segment.shard].segments.append(segment)
         parts[segment.shard].runs.append(runs)
@@ -69,7 +71,7 @@ def split(changes: Changes, shards: int) -> list[Changes]:
         for shard in _shards_of(replacement, shards):
             parts[shard].replacements.append(replacement)
     for trim in changes.trims:
-        parts[trim[0] % shards].trims.append(trim)
+        parts[shard_of_id(trim[0])].trims.append(trim)
     parts[shards].records = changes.records
     return parts
 

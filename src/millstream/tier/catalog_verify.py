@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.formats.wal import crc32c
+from millstream.formats.layout import ShardLayout
 from millstream.tier.catalog_files import expected_schema, load_schema, open_for_work
 
 
@@ -109,8 +109,9 @@ def _problems(db: sqlite3.Connection, path: Path, shard: int, shards: int) -> It
     if unsound:
         yield from unsound
         return
+    layout = ShardLayout(shards)
     for stream_id, name in db.execute("SELECT stream_id, path FROM streams"):
-        if stream_id % shards != shard or crc32c(name) % shards != shard:
+        if {layout.shard_of_id(stream_id), layout.shard_of_path(name)} != {shard}:
             yield f"{path}: stream {stream_id}, path {name!r}, does not belong to shard {shard}"
     for sql, text in _RULES:
         for row in db.execute(sql):

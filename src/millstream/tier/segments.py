@@ -12,10 +12,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from millstream.errors import DamagedSegment, ObjectTooShort
+from millstream.formats.blocks import Block
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment_footer import SCHEMA, Footer, decode_footer
 from millstream.formats.segment_rows import (
-    ColdBlock,
     RowGroup,
     decode_columns,
     decode_row_group,
@@ -27,8 +27,6 @@ from millstream.limits import (
     FOOTER_MEMORY_FACTOR,
 )
 from millstream.tier.shared_cache import SharedCache
-
-__all__ = ["ColdBlock", "SegmentReader", "SegmentStore"]
 
 
 class SegmentStore(Protocol):
@@ -58,7 +56,7 @@ class SegmentReader:
     def cached_bytes(self) -> int:
         return self._row_groups.used_bytes
 
-    def load_runs(self, segment: Segment, runs: Sequence[Run]) -> list[ColdBlock]:
+    def load_runs(self, segment: Segment, runs: Sequence[Run]) -> list[Block]:
         """The wire form of runs of one segment, in the order asked for."""
         name = segment.name
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from millstream.api.arguments import Query
 from millstream.api.listings import KEYS_AT_ONCE, STREAMS_AT_ONCE, Listings
+from millstream.formats.layout import StreamId
 from millstream.state.stream import Stream
 from tests.unit.api.fake_request import UNCOMPRESSED, FakeRequest
 
@@ -49,7 +50,7 @@ class World:
         self.looked_up += 1
         if self.looked_up == self._broken_at:
             raise RuntimeError("a fault of the program")
-        return Stream(self.looked_up, key, b"text/plain", 0)
+        return Stream(StreamId(self.looked_up), key, b"text/plain", 0)
 
     def ask(self, query: bytes) -> FakeRequest:
         request = FakeRequest()

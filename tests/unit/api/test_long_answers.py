@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millstream.api import long_answers
 from millstream.api.long_answers import LongAnswers
 from millstream.faults import Faults
-from millstream.protocol.offsets import Offset
+from millstream.protocol.offsets import Offset, Position
 from millstream.state.log import Log
 from millstream.state.stream import Stream
 from tests.unit.api.fake_body import FakeBody
@@ -172,7 +172,7 @@ def test_a_stream_that_is_deleted_or_trimmed_ends_its_readers_visibly(
             bodies.append(await told.begin(stream))
             await told.settle(bodies[-1])
         deleted.deleted = True
-        trimmed.log.trim(50, 450)
+        trimmed.log.trim(Position(50, 450))
         del world.streams[gone.stream_id]
         for body in bodies:
             before = len(body.content)
@@ -202,7 +202,7 @@ def test_a_trim_behind_a_reader_does_not_harm_it(world: ColdWorld) -> None:
         expected = content_of(stream)
         body = await told.begin(stream, 450)
         await told.settle(body)
-        stream.log.trim(50, 450)
+        stream.log.trim(Position(50, 450))
         assert await told.read_all(body) == expected[450:]
 
     reading(world, story)
@@ -388,7 +388,7 @@ def happening(dice: random.Random, world: ColdWorld, stream: Stream, harmed: set
     elif chance < 0.55 and stream.log.tail_ordinal > stream.log.held_ordinal:
         log: Log = stream.log
         ordinal = dice.randrange(log.held_ordinal, log.tail_ordinal)
-        log.trim(ordinal, log.byte_at(ordinal))
+        log.trim(Position(ordinal, log.byte_at(ordinal)))
         harmed.add(stream.stream_id)
     elif chance < 0.57:
         stream.deleted = True

@@ -7,17 +7,16 @@ import pytest
 from millstream.api.arguments import Query
 from millstream.api.reads import (
     Page,
-    Position,
     Reads,
     locate,
     page_body,
     page_headers,
     plan_page,
-    tail_position,
     wanted_offset,
 )
 from millstream.cold.cold_reads import ColdReads
 from millstream.errors import InvalidOffset
+from millstream.protocol.offsets import Position
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Stream
 from tests.unit.api.fake_request import UNCOMPRESSED, FakeRequest
@@ -32,7 +31,7 @@ def stream_of(content_type: bytes = TEXT, *messages: bytes, **fields: object) ->
 
 
 def whole(stream: Stream) -> Page:
-    return Page(Position(0, 0), tail_position(stream))
+    return Page(Position(0, 0), stream.log.tail)
 
 
 def header_names(stream: Stream, page: Page) -> set[bytes]:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from millstream.cold.cold_reads import ColdReads
 from millstream.errors import StreamError
+from millstream.formats.blocks import Block
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment import Content, encode_segment
-from millstream.protocol.offsets import Offset
-from millstream.state.log import Block, Log, cut_block
+from millstream.protocol.offsets import Offset, Position
+from millstream.state.log import Log
 from millstream.state.stream import ForkOrigin, Stream
 from millstream.tier.objects import ColdSettings, ObjectStore
 from millstream.tier.segments import SegmentReader
@@ -52,21 +54,21 @@ class ColdWorld:
 
     def create(self, content_type: bytes = b"text/plain") -> Stream:
         stream_id = len(self.streams) + 1
-        stream = Stream(stream_id, b"s/%d" % stream_id, content_type, NOW_MS)
+        stream = Stream(StreamId(stream_id), b"s/%d" % stream_id, content_type, NOW_MS)
         self.streams[stream_id] = stream
         return stream
 
     def fork(self, source: Stream, ordinal: int, byte: int) -> Stream:
         """`ordinal` counts the messages before `byte`, with one that it goes through."""
         stream = self.create(source.content_type)
-        stream.log = source.log.branch(ordinal, byte)
+        stream.log = source.log.branch(Position(ordinal, byte))
         stream.origin = ForkOrigin(source.stream_id, source.path, ordinal, byte, 0)
         source.forks += 1
         return stream
 
     def append(self, stream: Stream, *messages: bytes) -> None:
         for message in messages:
-            stream.log.append(message, None, 1, NOW_MS)
+            stream.log.append(message, None, NOW_MS)
 
     def publish(self, stream: Stream, messages: int | None = None) -> int:
         """Stores the next so many messages in a segment of their own; how many there were."""
@@ -110,7 +112,7 @@ class ColdWorld:
         log = stream.log
         end = log.cold_ordinal if messages is None else log.held_ordinal + messages
         end = min(end, log.cold_ordinal)
-        log.drop(end, log.byte_at(end))
+        log.drop(log.byte_at(end))
 
     def freeze(self, stream: Stream, run_messages: int | None = None) -> None:
         """All of it leaves memory, in runs of so many messages."""
@@ -142,8 +144,8 @@ def _cut(blocks: Sequence[Block], size: int) -> list[Block]:
     cut: list[Block] = []
     for block in blocks:
         if size > 0:
-            cut.append(cut_block(block, size))
-            size -= len(block[0])
+            cut.append(block.cut(size))
+            size -= len(block.data)
     return cut
 
 

@@ -17,6 +17,7 @@ from millstream.cold.checkpointer import CLOSING_WAL_BYTES
 from millstream.engine.timings import Backoff, Timings
 from millstream.errors import ShuttingDown
 from millstream.formats.changes import Changes
+from millstream.formats.layout import StreamId
 from millstream.journal.checkpoints import Checkpoint, load_checkpoint
 from millstream.limits import CHECKPOINT_FLUSH_BYTES
 from millstream.state.commands import DeleteStream, NoOp, PublishRuns
@@ -399,9 +400,9 @@ def test_a_checkpoint_leaves_the_loop_alone_while_it_is_written(tmp_path: Path) 
         assert not checkpoint.done()
         gate.set()
         await checkpoint
-        assert office.catalog.runs_from(1, ordinal=0, limit=1) == []
+        assert office.catalog.runs_from(StreamId(1), ordinal=0, limit=1) == []
         await office.checkpoint()
-        assert len(office.catalog.runs_from(1, ordinal=0, limit=1)) == 1
+        assert len(office.catalog.runs_from(StreamId(1), ordinal=0, limit=1)) == 1
 
     run(tmp_path, story)
 

@@ -20,7 +20,7 @@ from millstream.errors import (
     StreamError,
     StreamNotFound,
 )
-from millstream.protocol.offsets import Offset
+from millstream.protocol.offsets import Offset, Position
 from millstream.state.log import Log
 from millstream.state.stream import Stream, resolve_in
 from tests.unit.cold.cold_world import ColdWorld, bytes_of
@@ -67,7 +67,7 @@ def test_a_window_reaches_over_runs_into_what_is_held(world: ColdWorld) -> None:
     world.drop(stream)
     window = run_window(world, stream, Offset(1, 10), 1000)
     assert bytes_of(window) == b"".join(numbered(6))
-    assert window.page_end(1, 10, 25) == (3, 30)
+    assert window.page_end(Position(1, 10), 25) == (3, 30)
 
 
 def test_a_window_ends_when_it_has_enough(world: ColdWorld) -> None:
@@ -125,7 +125,7 @@ def test_a_fork_of_a_fork_reads_through_both(world: ColdWorld) -> None:
 
 def test_a_run_that_is_still_held_in_part_is_not_read_twice(world: ColdWorld) -> None:
     stream = world.create()
-    stream.log.append(b"".join(numbered(6)), array("I", range(10, 70, 10)), 6)  # one block
+    stream.log.append(b"".join(numbered(6)), array("I", range(10, 70, 10)), 0)  # one block
     world.publish(stream, 4)
     world.drop(stream, 2)
     window = run_window(world, stream, Offset(0, 0), 1000)
@@ -207,7 +207,7 @@ def test_content_that_was_trimmed_meanwhile_is_gone(world: ColdWorld) -> None:
     stream = world.create()
     world.append(stream, *numbered(4))
     world.freeze(stream, 2)
-    stream.log.trim(2, 20)
+    stream.log.trim(Position(2, 20))
     del world.runs.of[1][0]
     with pytest.raises(OffsetGone):
         run_window(world, stream, Offset(0, 0), 99)
@@ -401,7 +401,7 @@ async def check_pages(model: Model, pages: list[tuple[int, int, int, int]]) -> N
         offset = (Offset(ordinal, byte), Offset(ordinal, None), Offset(None, byte))[form]
         window = await model.world.window(model.streams[index], offset, bytes_max)
         assert resolve_in(window, offset) == (ordinal, byte)
-        end_ordinal, end_byte = window.page_end(ordinal, byte, bytes_max)
+        end_ordinal, end_byte = window.page_end(Position(ordinal, byte), bytes_max)
         last = max(o for o, b in enumerate(bounds) if b <= byte + bytes_max)
         assert end_ordinal == (last if last > ordinal else min(ordinal + 1, len(messages)))
         assert end_byte == bounds[end_ordinal]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millstream.cold.published_content import PublishedContent
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.limits import (
     PUBLISHED_DROPS_AT_ONCE,
@@ -10,17 +11,18 @@ from millstream.limits import (
     PUBLISHED_RUN_OVERHEAD,
 )
 from millstream.state.stream import Stream
+from tests.support.blocks import datas_of
 
 SEGMENT = Segment("s", 0, 1, 1, 1, 1)
 MESSAGE = b"0123456789"
 COST = int(len(MESSAGE) * PUBLISHED_MEMORY_FACTOR) + PUBLISHED_RUN_OVERHEAD
 
 
-def published_streams(count: int) -> tuple[dict[int, Stream], list[Run]]:
+def published_streams(count: int) -> tuple[dict[StreamId, Stream], list[Run]]:
     streams, runs = {}, []
-    for number in range(count):
+    for number in map(StreamId, range(count)):
         stream = Stream(number, b"b/%d" % number, b"text/plain", 0)
-        stream.log.append(MESSAGE, None, 1)
+        stream.log.append(MESSAGE, None, 0)
         run = Run(number, 0, 0, 1, len(MESSAGE), 0, number, 0)
         assert stream.log.publish(SEGMENT, run)
         streams[number] = stream
@@ -28,8 +30,8 @@ def published_streams(count: int) -> tuple[dict[int, Stream], list[Run]]:
     return streams, runs
 
 
-def held(streams: dict[int, Stream]) -> list[int]:
-    return [number for number, stream in streams.items() if stream.log.datas]
+def held(streams: dict[StreamId, Stream]) -> list[StreamId]:
+    return [number for number, stream in streams.items() if stream.log.blocks]
 
 
 def test_the_oldest_leave_first_and_no_more_than_needed() -> None:
@@ -56,10 +58,10 @@ def test_a_great_many_leave_in_several_goes() -> None:
 def test_streams_that_are_gone_and_runs_that_were_refused_are_passed_over() -> None:
     streams, runs = published_streams(3)
     content = PublishedContent(streams)
-    streams[1].log.append(MESSAGE, None, 1)
-    refused = Run(1, 1, 10, 1, len(MESSAGE), 0, 0, 0)
+    streams[StreamId(1)].log.append(MESSAGE, None, 0)
+    refused = Run(StreamId(1), 1, 10, 1, len(MESSAGE), 0, 0, 0)
     content.add([*runs, refused])
-    del streams[0]
+    del streams[StreamId(0)]
     assert content.shrink(0)
-    assert [bytes(data) for data in streams[1].log.datas] == [MESSAGE]
-    assert streams[2].log.datas == []
+    assert datas_of(streams[StreamId(1)].log) == [MESSAGE]
+    assert streams[StreamId(2)].log.blocks == []

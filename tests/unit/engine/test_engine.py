@@ -15,6 +15,7 @@ from millstream.errors import (
     StreamGone,
     StreamNotFound,
 )
+from millstream.formats.layout import StreamId
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import Append, CreateStream
 from millstream.state.machine import StateMachine
@@ -81,7 +82,7 @@ def test_appends_are_counted_and_refusals_are_not() -> None:
     world = World()
     world.create()
     world.append()
-    world.submit(Append(world.now_ms, 99, b"x", b"", 1))
+    world.submit(Append(world.now_ms, StreamId(99), b"x", b"", 1))
     world.commit()
     assert world.engine.appends == 1
 
@@ -283,7 +284,7 @@ def kinds(world: World) -> list[tuple[Any, Any]]:
 
 def submit_appends(world: World, stream_id: int, *contents: bytes) -> None:
     for data in contents:
-        world.submit(Append(world.now_ms, stream_id, data, b"", 1), data)
+        world.submit(Append(world.now_ms, StreamId(stream_id), data, b"", 1), data)
 
 
 def test_a_reply_that_fails_harms_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from millstream.engine import engine as engine_module
 from millstream.errors import CatalogUnavailable, StreamError
+from millstream.formats.layout import StreamId
 from millstream.protocol.offsets import encode_offset
 from millstream.state.commands import (
     AckWake,
@@ -151,7 +152,7 @@ def followed_world(pull: bool = False) -> tuple[RestingWorld, int]:
 
 
 def flush(world: RestingWorld, stream_id: int) -> None:
-    stream = world.machine.by_id[stream_id]
+    stream = world.machine.by_id[StreamId(stream_id)]
     name = f"segment-{len(world.tiered.objects)}"
     command = gather(world.machine, world.tiered.objects, name, [(stream, None)], NOW_MS)
     assert world.do(command) is Done.PUBLISHED
@@ -162,39 +163,43 @@ Scene = Callable[[], tuple[RestingWorld, AnyCommand, Any]]
 
 def an_append() -> tuple[RestingWorld, AnyCommand, Any]:
     world = RestingWorld()
-    return world, Append(NOW_MS, world.create(b"a"), b"x", b"", 1), Done.APPENDED
+    return world, Append(NOW_MS, StreamId(world.create(b"a")), b"x", b"", 1), Done.APPENDED
 
 
 def a_touch() -> tuple[RestingWorld, AnyCommand, Any]:
     world = RestingWorld()
-    return world, TouchStream(NOW_MS + 1, world.create(b"a")), Done.TOUCHED
+    return world, TouchStream(NOW_MS + 1, StreamId(world.create(b"a"))), Done.TOUCHED
 
 
 def a_trim() -> tuple[RestingWorld, AnyCommand, Any]:
     world = RestingWorld()
     stream_id = world.create(b"a", data=b"one", count=1)
     flush(world, stream_id)
-    return world, TrimStream(NOW_MS, stream_id, 1, 3), Done.ACCEPTED
+    return world, TrimStream(NOW_MS, StreamId(stream_id), 1, 3), Done.ACCEPTED
 
 
 def a_snapshot() -> tuple[RestingWorld, AnyCommand, Any]:
     world = RestingWorld()
     stream_id = world.create(b"a", data=b"one", count=1)
     flush(world, stream_id)
-    command = PublishSnapshot(NOW_MS, stream_id, 1, 3, "blob", b"a/b", 1, "d", True)
+    command = PublishSnapshot(NOW_MS, StreamId(stream_id), 1, 3, "blob", b"a/b", 1, "d", True)
     return world, command, Done.PUBLISHED
 
 
 def a_refused_snapshot() -> tuple[RestingWorld, AnyCommand, Any]:
     world = RestingWorld()
     stream_id = world.create(b"a")
-    return world, PublishSnapshot(NOW_MS, stream_id, 7, 7, "blob", b"a/b", 1, "d"), StreamError
+    return (
+        world,
+        PublishSnapshot(NOW_MS, StreamId(stream_id), 7, 7, "blob", b"a/b", 1, "d"),
+        StreamError,
+    )
 
 
 def a_snapshot_of_nothing() -> tuple[RestingWorld, AnyCommand, Any]:
     world = RestingWorld()
     world.create(b"a")
-    return world, PublishSnapshot(NOW_MS, 77, 0, 0, "blob", b"a/b", 1, "d"), StreamError
+    return world, PublishSnapshot(NOW_MS, StreamId(77), 0, 0, "blob", b"a/b", 1, "d"), StreamError
 
 
 def a_creation() -> tuple[RestingWorld, AnyCommand, Any]:
@@ -211,7 +216,7 @@ def a_creation_of_what_exists() -> tuple[RestingWorld, AnyCommand, Any]:
 
 def a_creation_over_the_last_fork_of_a_chain() -> tuple[RestingWorld, AnyCommand, Any]:
     world, tip = chain()
-    world.machine.by_id[tip].set_lifetime(1000, None)
+    world.machine.by_id[StreamId(tip)].set_lifetime(1000, None)
     return world, CreateStream(NOW_MS + 1000, b"tip", b"text/plain"), Done.CREATED
 
 
@@ -229,19 +234,19 @@ def chain() -> tuple[RestingWorld, int]:
     ids += [fork(world, b"%d" % number, b"%d" % (number - 1)) for number in range(1, 5)]
     tip = fork(world, b"tip", b"4")
     for stream_id in ids:
-        assert world.do(DeleteStream(NOW_MS, stream_id)) is Done.DELETED
+        assert world.do(DeleteStream(NOW_MS, StreamId(stream_id))) is Done.DELETED
     return world, tip
 
 
 def an_end_of_a_chain() -> tuple[RestingWorld, AnyCommand, Any]:
     world, tip = chain()
-    return world, DeleteStream(NOW_MS, tip), Done.DELETED
+    return world, DeleteStream(NOW_MS, StreamId(tip)), Done.DELETED
 
 
 def an_expiry_of_a_chain() -> tuple[RestingWorld, AnyCommand, Any]:
     world, tip = chain()
-    world.machine.by_id[tip].set_lifetime(1000, None)
-    return world, ExpireStream(NOW_MS + 1000, tip), Done.DELETED
+    world.machine.by_id[StreamId(tip)].set_lifetime(1000, None)
+    return world, ExpireStream(NOW_MS + 1000, StreamId(tip)), Done.DELETED
 
 
 def a_pattern() -> tuple[RestingWorld, AnyCommand, Any]:
@@ -278,7 +283,7 @@ def an_acknowledgement() -> tuple[RestingWorld, AnyCommand, Any]:
 def a_delivery() -> tuple[RestingWorld, AnyCommand, Any]:
     world, stream_id = followed_world()
     world.do(IssueWake(NOW_MS, "s", 1, "w0"))
-    tails = ((stream_id, 1, 3), (77, 0, 0))
+    tails = ((StreamId(stream_id), 1, 3), (StreamId(77), 0, 0))
     return world, ReportDelivery(NOW_MS, "s", "w0", True, True, tails), Done.ACCEPTED
 
 
@@ -323,7 +328,7 @@ def test_what_a_command_needs_is_there_though_all_left_memory_before_and_after_i
     world.commit()
     outcome = world.world.outcomes[-1][1]
     assert outcome is expected or isinstance(outcome, expected)
-    world.do(Append(NOW_MS, 99, b"x", b"", 1))
+    world.do(Append(NOW_MS, StreamId(99), b"x", b"", 1))
     assert not world.machine.horizon._waiting, "nothing is kept for ever"
     assert not world.machine.residents._absent
 
@@ -333,7 +338,7 @@ def test_a_pattern_finds_every_stream_that_is_there_when_the_command_is_applied(
     world.rest()
     gone = world.machine.find(b"x/b")
     assert gone is not None
-    world.submit(Append(NOW_MS, 99, b"x", b"", 1))
+    world.submit(Append(NOW_MS, StreamId(99), b"x", b"", 1))
     world.submit(CreateStream(NOW_MS, b"x/new", b"text/plain", data=b"four", count=1))
     world.submit(DeleteStream(NOW_MS, gone.stream_id))
     grown = world.machine.find(b"x/a")
@@ -358,7 +363,7 @@ def test_a_name_whose_stream_ends_before_the_command_is_applied_is_known_to_be_f
     world = RestingWorld()
     stream_id = world.create(b"a")
     world.rest()
-    world.submit(DeleteStream(NOW_MS, stream_id))
+    world.submit(DeleteStream(NOW_MS, StreamId(stream_id)))
     world.submit(CreateStream(NOW_MS, b"a", b"text/plain"))
     world.commit()
     assert [outcome for _, outcome in world.world.outcomes[1:]] == [Done.DELETED, Done.CREATED]

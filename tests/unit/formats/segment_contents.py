@@ -8,8 +8,11 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
+from millstream.formats.blocks import Block
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
-from millstream.formats.segment import Block, Content, EncodedSegment, encode_segment
+from millstream.formats.segment import Content, EncodedSegment, encode_segment
+from tests.support import blocks
 
 STORE_ID = "0123456789abcdef" * 2
 NOON_MS = 1_700_000_000_000
@@ -25,9 +28,9 @@ def content(
 ) -> Content:
     """One block, one append time. In JSON mode `messages` are without their commas."""
     wire = [message + b"," for message in messages] if is_json else list(messages)
-    block: Block = (b"".join(wire), array("I", accumulate(map(len, wire))), NOON_MS + stream_id)
+    block = Block(b"".join(wire), array("I", accumulate(map(len, wire))), NOON_MS + stream_id)
     path = b"bucket/stream-%d" % stream_id
-    return Content(stream_id, path, is_json, first_ordinal, first_byte, [block])
+    return Content(StreamId(stream_id), path, is_json, first_ordinal, first_byte, [block])
 
 
 def encode(*contents: Content) -> EncodedSegment:
@@ -40,13 +43,7 @@ def segment_of(encoded: EncodedSegment, name: str) -> Segment:
 
 def messages_of(content: Content) -> list[tuple[bytes, int]]:
     """Each message as on the wire, with its append time."""
-    messages = []
-    for data, ends, times in content.blocks:
-        block_ends = [len(data)] if ends is None else list(ends)
-        for index, (start, end) in enumerate(zip([0, *block_ends], block_ends, strict=False)):
-            time = times if isinstance(times, int) else times[index]
-            messages.append((data[start:end], time))
-    return messages
+    return [message[:2] for block in content.blocks for message in blocks.messages_of(block)]
 
 
 def messages_of_run(content: Content, run: Run) -> list[tuple[bytes, int]]:
@@ -67,14 +64,14 @@ def _blocks(draw: st.DrawFn, is_json: bool) -> Block:
     if draw(st.booleans()):
         times = array("Q", draw(st.lists(_times, min_size=len(wire), max_size=len(wire))))
     single = len(wire) == 1 and draw(st.booleans())
-    return b"".join(wire), None if single else ends, times
+    return Block(b"".join(wire), None if single else ends, times)
 
 
 @st.composite
 def _content(draw: st.DrawFn, stream_id: int) -> Content:
     is_json = draw(st.booleans())
     return Content(
-        stream_id,
+        StreamId(stream_id),
         draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)).encode(),
         is_json,
         draw(st.integers(0, 2**40)),

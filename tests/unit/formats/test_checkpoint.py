@@ -19,6 +19,7 @@ from millstream.formats.checkpoint import (
     encode_block,
 )
 from millstream.formats.images import HotContent, StreamImage
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
 from tests.unit.effort import brief
@@ -63,19 +64,22 @@ def test_a_checkpoint_written_long_ago_still_reads() -> None:
     assert [kind for kind, _ in found] == [HEADER, CHANGES, HOT, END]
     read = msgspec.msgpack.decode(found[0][1], type=CheckpointHeader)
     assert read == CheckpointHeader(2, "store", 4711)
-    run, kept = Run(*place), Segment("segments/0000/1.parquet", 0, 1000, 100, 5, 7)
+    run, kept = (
+        Run(StreamId(place[0]), *place[1:]),
+        Segment("segments/0000/1.parquet", 0, 1000, 100, 5, 7),
+    )
     assert msgspec.msgpack.decode(found[1][1], type=Changes) == Changes(
         4711,
-        [StreamRow(3, b"a/b", None, True, 6, b"image")],
-        [8],
+        [StreamRow(StreamId(3), b"a/b", None, True, 6, b"image")],
+        [StreamId(8)],
         [kept],
         [[run]],
         [Replacement(["old"], [kept], [[run]])],
-        [(3, 5)],
+        [(StreamId(3), 5)],
         [("bucket/a", b"x"), ("gone", None)],
     )
     assert msgspec.msgpack.decode(found[2][1], type=HotContent) == HotContent(
-        3, [(b"data", b"ends", 7), (b"more", b"", b"times")]
+        StreamId(3), [(b"data", b"ends", 7), (b"more", b"", b"times")]
     )
     assert msgspec.msgpack.decode(end, type=CheckpointEnd) == CheckpointEnd(1)
 

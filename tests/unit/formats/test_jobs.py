@@ -15,9 +15,10 @@ from millstream.formats.jobs import (
     encode_offer,
     encode_task,
 )
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment, segment_name
 
-RUN = Run(5, 10, 100, 3, 30, 1, 7, 0xFFFFFFFF)
+RUN = Run(StreamId(5), 10, 100, 3, 30, 1, 7, 0xFFFFFFFF)
 SEGMENT = Segment("segments/0005/a.parquet", 5, 1000, 100, 50, 1)
 
 
@@ -44,7 +45,11 @@ def test_segments_are_named_by_shard_and_time() -> None:
 
 
 def test_a_piece_that_is_full_goes_on_to_the_end_of_its_stream_but_not_for_long() -> None:
-    runs = [("s", Run(stream, k, k * 10, 1, 10, 0, 0, 0)) for stream in range(3) for k in range(4)]
+    runs = [
+        ("s", Run(StreamId(stream), k, k * 10, 1, 10, 0, 0, 0))
+        for stream in range(3)
+        for k in range(4)
+    ]
     assert [len(piece) for piece in cut_runs(runs, 25, 1000)] == [4, 4, 4]
     assert [len(piece) for piece in cut_runs(runs, 15, 1000)] == [3, 3, 2, 3, 1]
     assert list(cut_runs([], 15, 1000)) == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-from array import array
 from collections import Counter
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import DamagedSegment
 from millstream.formats import segment
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run
 from millstream.formats.segment import SCHEMA, Content, EncodedSegment, SegmentBuilder
 from millstream.formats.segment_footer import decode_footer
@@ -24,6 +24,7 @@ from millstream.limits import (
     ROW_GROUP_ROWS_MAX,
     SHARED_ROW_GROUP_BYTES,
 )
+from tests.support import blocks
 from tests.unit.effort import brief
 from tests.unit.formats.segment_contents import (
     NOON_MS,
@@ -54,11 +55,7 @@ def decoded_messages(encoded: EncodedSegment, run: Run) -> list[tuple[bytes, int
     row_group = decode_row_group(
         "name", footer, run.row_group, pa.py_buffer(encoded.data[start:end])
     )
-    data, ends, times = row_group.block("name", run)
-    ends = array("I", [len(data)]) if ends is None else ends
-    starts = [0, *ends][: len(ends)]
-    each = [times] * len(ends) if isinstance(times, int) else list(times)
-    return [(data[a:b], time) for a, b, time in zip(starts, ends, each, strict=True)]
+    return [message[:2] for message in blocks.messages_of(row_group.block("name", run))]
 
 
 @given(contents())
@@ -85,7 +82,7 @@ def test_the_runs_of_a_stream_are_its_content_without_gaps(streams: list[Content
                 assert (run.first_ordinal, run.first_byte) == (ordinal, byte)
                 ordinal, byte = run.end_ordinal, run.end_byte
         assert ordinal == stream.first_ordinal + len(messages_of(stream))
-        assert byte == stream.first_byte + sum(len(data) for data, _, _ in stream.blocks)
+        assert byte == stream.first_byte + sum(len(block.data) for block in stream.blocks)
 
 
 @given(contents(), st.integers(1, 50))
@@ -136,8 +133,8 @@ def test_a_row_is_as_documented() -> None:
         "data": [b'{"a":1}', b"22", b"\x00\xff"],
     }
     assert encoded.runs == [
-        Run(3, 5, 100, 2, 11, 0, 0, crc32c(b'{"a":1},22,')),
-        Run(19, 0, 0, 1, 2, 0, 2, crc32c(b"\x00\xff")),
+        Run(StreamId(3), 5, 100, 2, 11, 0, 0, crc32c(b'{"a":1},22,')),
+        Run(StreamId(19), 0, 0, 1, 2, 0, 2, crc32c(b"\x00\xff")),
     ]
 
 

@@ -11,6 +11,7 @@ from millstream.clock import ManualClock
 from millstream.engine.threads import Threads
 from millstream.faults import Faults
 from millstream.formats.jobs import ColdPlace, TaskResult, decode_task
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.jobs.compaction import Policy
 from millstream.jobs.erasure import Erasure
@@ -33,7 +34,8 @@ class Catalog:
         self.sizes: dict[str, int] = {}
         self.dead_since: dict[str, int] = {}
         self.runs = [
-            (f"segments/0002/{k}", Run(2, k, 10 * k, 1, 10, 0, 0, 0x11111111)) for k in range(4)
+            (f"segments/0002/{k}", Run(StreamId(2), k, 10 * k, 1, 10, 0, 0, 0x11111111))
+            for k in range(4)
         ]
 
     def segments(self) -> list[SegmentUse]:
@@ -122,7 +124,7 @@ class JobWorld:
     def rewritten(self, task: bytes) -> TaskResult:
         """The right answer to a task of all four segments; the store has what it wrote."""
         new = [
-            Run(2, run.first_ordinal, run.first_byte, 1, 10, 0, row, run.crc)
+            Run(StreamId(2), run.first_ordinal, run.first_byte, 1, 10, 0, row, run.crc)
             for row, (_, run) in enumerate(decode_task(task).runs)
         ]
         segment = Segment("segments/0002/new", 2, 55, 10, len(new), 0)

@@ -10,6 +10,7 @@ import pytest
 
 from millstream.errors import JobConflict, ResultRefused
 from millstream.formats.jobs import TaskInput, TaskResult
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.jobs.compaction import (
     LiveRun,
@@ -124,7 +125,7 @@ def test_a_stream_that_fills_many_segments_is_not_rewritten_for_ever() -> None:
 
 
 def run(stream_id: int, first: int, count: int = 1, size: int = 10) -> Run:
-    return Run(stream_id, first, first * 10, count, size, 0, 0, 0)
+    return Run(StreamId(stream_id), first, first * 10, count, size, 0, 0, 0)
 
 
 def test_tasks_hold_all_runs_in_order_and_end_between_streams() -> None:
@@ -189,7 +190,7 @@ class Cutter:
                 count = self.numbers.randint(1, len(messages) - at)
                 data = b"".join(messages[at : at + count])
                 crc = google_crc32c.value(data)
-                found.append(Run(stream_id, at, byte, count, len(data), 0, row, crc))
+                found.append(Run(StreamId(stream_id), at, byte, count, len(data), 0, row, crc))
                 at, byte, row = at + count, byte + len(data), row + count
         return found
 
@@ -216,7 +217,7 @@ def test_any_run_that_is_lost_doubled_or_changed_is_noticed(seed: int) -> None:
     at = cutter.numbers.randrange(len(new))
     bad = new[at]
     changed = [
-        *(Run(4, *_rest(bad)), _with(bad, first_ordinal=1), _with(bad, first_byte=1)),
+        *(Run(StreamId(4), *_rest(bad)), _with(bad, first_ordinal=1), _with(bad, first_byte=1)),
         *(_with(bad, count=1), _with(bad, size=1), _with(bad, crc=1)),
     ]
     with pytest.raises(ResultRefused):
@@ -238,21 +239,21 @@ def _with(bad: Run, **more: int) -> Run:
 
 
 def test_a_refusal_says_what_was_expected_and_what_was_found() -> None:
-    old = [Run(7, 0, 0, 2, 20, 0, 0, 0xAAAA), Run(7, 2, 20, 1, 5, 0, 2, 0xBBBB)]
+    old = [Run(StreamId(7), 0, 0, 2, 20, 0, 0, 0xAAAA), Run(StreamId(7), 2, 20, 1, 5, 0, 2, 0xBBBB)]
     with pytest.raises(ResultRefused, match="expected stream 7, message 0, byte 0 next, found"):
-        check_same_content(old, [Run(7, 1, 9, 2, 16, 0, 0, 1)])
+        check_same_content(old, [Run(StreamId(7), 1, 9, 2, 16, 0, 0, 1)])
     with pytest.raises(ResultRefused, match="stream 7, messages 2 to 2 and what follows is miss"):
         check_same_content(old, old[:1])
     with pytest.raises(ResultRefused, match="messages 0 to 1: expected CRC32C 0000aaaa up to byte"):
-        check_same_content(old, [Run(7, 0, 0, 2, 20, 0, 0, 0xCCCC), old[1]])
+        check_same_content(old, [Run(StreamId(7), 0, 0, 2, 20, 0, 0, 0xCCCC), old[1]])
     with pytest.raises(ResultRefused, match="stream 8, messages 0 to 0 was not asked for"):
-        check_same_content(old, [*old, Run(8, 0, 0, 1, 1, 0, 3, 1)])
+        check_same_content(old, [*old, Run(StreamId(8), 0, 0, 1, 1, 0, 3, 1)])
 
 
 def test_what_is_not_contiguous_must_not_be_joined() -> None:
-    old = [Run(7, 0, 0, 1, 4, 0, 0, 1), Run(7, 5, 20, 1, 4, 0, 1, 2)]
+    old = [Run(StreamId(7), 0, 0, 1, 4, 0, 0, 1), Run(StreamId(7), 5, 20, 1, 4, 0, 1, 2)]
     with pytest.raises(ResultRefused, match="the new runs hold more than there is"):
-        check_same_content(old, [Run(7, 0, 0, 2, 8, 0, 0, 3)])
+        check_same_content(old, [Run(StreamId(7), 0, 0, 2, 8, 0, 0, 3)])
 
 
 def test_rows_and_row_groups_of_new_segments_have_no_gaps() -> None:

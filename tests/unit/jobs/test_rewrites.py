@@ -9,6 +9,7 @@ import pytest
 
 from millstream.errors import JobConflict, JobNotFound, ResultRefused
 from millstream.formats.jobs import TaskResult, encode_task
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run
 from tests.unit.jobs.job_world import JobWorld
 
@@ -49,13 +50,13 @@ def test_a_conflict_is_told_and_ends_the_job(what: str) -> None:
         job, _ = await brought(world)
         if what == "moved":
             name, moved = world.catalog.runs[1]
-            world.catalog.runs[1] = (name, Run(2, 1, 10, 1, 10, 0, 5, moved.crc))
+            world.catalog.runs[1] = (name, Run(StreamId(2), 1, 10, 1, 10, 0, 5, moved.crc))
         elif what == "no object":
             world.catalog.sizes.clear()
         elif what == "short object":
             world.catalog.sizes["segments/0002/new"] = 54
         elif what == "name in use":
-            world.catalog.runs.append(("segments/0002/new", Run(6, 0, 0, 1, 1, 0, 0, 0)))
+            world.catalog.runs.append(("segments/0002/new", Run(StreamId(6), 0, 0, 1, 1, 0, 0, 0)))
         else:
             world.swap_error = JobConflict("another job won")
         with pytest.raises(JobConflict):

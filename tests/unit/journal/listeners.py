@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from millstream.errors import StreamError
+from millstream.formats.layout import StreamId
 from millstream.journal.contract import Entry, Journal
 from millstream.state.commands import Append
 from millstream.state.outcomes import Outcome
@@ -20,7 +21,7 @@ def ignore(context: object, outcome: Outcome) -> None:
 
 def entry(number: int) -> Entry:
     """A command that is told apart by its number."""
-    return Append(number, 1, b"%d" % number, b"", 1), ignore, number
+    return Append(number, StreamId(1), b"%d" % number, b"", 1), ignore, number
 
 
 class Listener:

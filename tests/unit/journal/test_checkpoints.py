@@ -9,6 +9,7 @@ from millstream.errors import DamagedData, StartupError
 from millstream.formats.changes import Changes, StreamRow
 from millstream.formats.checkpoint import CHANGES, FORMAT, HEADER, CheckpointHeader, encode_block
 from millstream.formats.images import HotContent
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.journal.checkpoints import (
     Checkpoint,
@@ -28,15 +29,24 @@ def path_of(lsn: int) -> str:
 
 
 def changes_of(lsn: int, streams: int) -> Changes:
-    rows = [StreamRow(n, b"%d" % n, None, True, 5, b"image") for n in range(streams)]
+    rows = [StreamRow(StreamId(n), b"%d" % n, None, True, 5, b"image") for n in range(streams)]
     segment = Segment("segments/0000/1.parquet", 0, 1000, 100, 3, 5)
-    run = Run(0, 0, 0, 3, 30, 0, 0, 4711)
-    return Changes(lsn, rows, [99], [segment], [[run]], [], [(0, 1)], [("a", b"b"), ("c", None)])
+    run = Run(StreamId(0), 0, 0, 3, 30, 0, 0, 4711)
+    return Changes(
+        lsn,
+        rows,
+        [StreamId(99)],
+        [segment],
+        [[run]],
+        [],
+        [(StreamId(0), 1)],
+        [("a", b"b"), ("c", None)],
+    )
 
 
 def hot_of(streams: int) -> list[HotContent]:
     return [
-        HotContent(number, [(b"content", b"", 5), (b"xy", b"ends", b"times")])
+        HotContent(StreamId(number), [(b"content", b"", 5), (b"xy", b"ends", b"times")])
         for number in range(streams)
     ]
 

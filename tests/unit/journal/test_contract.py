@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from millstream.errors import ShuttingDown, UnusableRecord
+from millstream.formats.layout import StreamId
 from millstream.journal.contract import Entry, Journal
 from millstream.journal.memory import MemoryJournal
 from millstream.journal.wal import LogPlace, WalJournal
@@ -121,7 +122,7 @@ def test_large_commands_keep_their_place(tell: Tell) -> None:
 
 def large_entry(number: int) -> Entry:
     pieces = (b"%d" % number, b"x" * (number % 5) * 1000 + b"y")
-    return Append(number, 1, b"", b"ends", 2, pieces=pieces), ignore, number
+    return Append(number, StreamId(1), b"", b"ends", 2, pieces=pieces), ignore, number
 
 
 def test_large_commands_are_recovered_as_they_were() -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream.formats.blocks import Block
 from millstream.formats.jobs import TaskInput
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment import Content, encode_segment
 from millstream.pipeline import merge
@@ -30,8 +32,8 @@ class Streams:
             for stream_id in sorted(numbers.sample(range(1, 30), 20)):
                 ordinal, byte = places[stream_id]
                 messages = [numbers.randbytes(numbers.randint(0, 20_000)) for _ in range(3)]
-                blocks = [(message, None, 1000 + index) for message in messages]
-                contents.append(Content(stream_id, b"b/s", False, ordinal, byte, blocks))
+                blocks = [Block(message, None, 1000 + index) for message in messages]
+                contents.append(Content(StreamId(stream_id), b"b/s", False, ordinal, byte, blocks))
                 self.rows += [(stream_id, ordinal + k, data) for k, data in enumerate(messages)]
                 places[stream_id] = (ordinal + 3, byte + sum(map(len, messages)))
             encoded = encode_segment(contents, store_id="x", shard=3)

@@ -31,7 +31,7 @@ def cut_task(streams: Streams, numbers: random.Random) -> TaskInput:
 def test_dead_messages_are_left_out_and_told(tmp_path: Path) -> None:
     streams, numbers = Streams(tmp_path, seed := random.randrange(2**32)), random.Random(seed)
     task = cut_task(streams, numbers)
-    cuts = dict(task.cuts)
+    cuts: dict[int, int] = dict(task.cuts)
     store = ObjectStore(ColdSettings(f"fs:{tmp_path}"))
     result = decode_result(encode_task(rewrite(task, store, TARGET)))
     check_result(task, result, shard=3, taken_names=())

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from millstream.formats.layout import StreamId
 from millstream.protocol.offsets import Offset
 from millstream.state.commands import (
     AckWake,
@@ -46,7 +47,7 @@ PATHS = [b"x/a", b"x/b", b"y/a", b"z/d"]
 BUCKETS = [b"x", b"y", b"z", b"empty"]
 SUBSCRIBERS = ["s", "t", "u"]
 PATTERNS = [None, b"x/*", b"**", b"*/a"]
-UNKNOWN = Stream(999, b"?", TEXT, NOW_MS)
+UNKNOWN = Stream(StreamId(999), b"?", TEXT, NOW_MS)
 
 
 class Step(NamedTuple):

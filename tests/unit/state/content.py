@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.state.images import restore_stream
 from millstream.state.log import Log
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Stream
+from tests.support.blocks import messages_of
 from tests.support.memory_store import MemoryStore
 
 Objects = dict[tuple[str, Run], tuple[bytes, ...]]  # what a run holds, message by message
@@ -35,7 +37,7 @@ class Contents:
             if row.stream_id not in by_id and row.stream_id not in self.machine.residents.removed:
                 yield self.peek(row.stream_id)
 
-    def peek(self, stream_id: int) -> Stream:
+    def peek(self, stream_id: StreamId) -> Stream:
         stream = self.machine.by_id.get(stream_id)
         if stream is not None:
             return stream
@@ -63,13 +65,10 @@ class Contents:
                     byte += len(data)
         log = stream.log
         ordinal, byte = log.held_ordinal, log.held_byte
-        for block, ends in log.blocks():
-            begin = 0
-            for end in ends:
-                message = byte + begin, block[begin:end]
-                assert messages.setdefault(ordinal, message) == message
-                ordinal, begin = ordinal + 1, end
-            byte += len(block)
+        for block in log.blocks:
+            for data, *_ in messages_of(block):
+                assert messages.setdefault(ordinal, (byte, data)) == (byte, data)
+                ordinal, byte = ordinal + 1, byte + len(data)
         assert (ordinal, byte) == (log.tail_ordinal, log.tail_byte)
         return messages
 
@@ -99,7 +98,7 @@ class Contents:
     def window(self, stream: Stream) -> Log:
         """What it shows, as a log that holds all of it."""
         window = Log()
-        window.start_at(stream.log.first_ordinal, stream.log.first_byte)
+        window.start_at(stream.log.first)
         for data in self.messages(stream):
-            window.append(data, None, 1)
+            window.append(data, None, 0)
         return window

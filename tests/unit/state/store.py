@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.state.commands import (
     Append,
@@ -64,7 +65,9 @@ class Store:
 
     def append_to(self, stream_id: int, *messages: bytes, **fields: Any) -> Outcome:
         data, ends, count = b"".join(messages), ends_of(messages), len(messages)
-        return self.machine.apply(Append(self.now_ms, stream_id, data, ends, count, **fields))
+        return self.machine.apply(
+            Append(self.now_ms, StreamId(stream_id), data, ends, count, **fields)
+        )
 
     def produce(
         self, path: bytes, epoch: int, seq: int, by: bytes = b"p", **fields: Any
@@ -104,7 +107,7 @@ class Store:
         digest: str = "digest",
         **fields: Any,
     ) -> Outcome:
-        given = (stream_id, ordinal, byte, blob, b"a/b; c=d", 4, digest)
+        given = (StreamId(stream_id), ordinal, byte, blob, b"a/b; c=d", 4, digest)
         return self.machine.apply(PublishSnapshot(self.now_ms, *given, **fields))
 
     def create_bucket(self, name: bytes) -> Outcome:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.formats.layout import StreamId
 from millstream.state.buckets import Namespace, split_key
 from tests.unit.effort import brief
 from tests.unit.state.store import NOW_MS
@@ -21,7 +22,7 @@ keys = st.builds(
 def filled(wanted: set[bytes]) -> Namespace:
     names = Namespace()
     for number, key in enumerate(sorted(wanted)):
-        names.add(key, number + 1, NOW_MS)
+        names.add(key, StreamId(number + 1), NOW_MS)
     return names
 
 
@@ -36,7 +37,7 @@ def test_keys_come_in_the_order_of_their_bytes(added: set[bytes], removed: set[b
     names = filled(added | removed)
     for number, key in enumerate(sorted(added | removed)):
         if key in removed:
-            names.remove(key, number + 1)
+            names.remove(key, StreamId(number + 1))
     left = sorted(added - removed)
     assert list(names.keys_from(b"")) == left
     assert len(names) == len(left)
@@ -81,9 +82,9 @@ def test_names_at_rest_and_news_about_them_are_listed_as_one(
         count = sum(split_key(key)[0] == bucket for key in stored)
         names.add_bucket(bucket, NOW_MS).streams = count
     for key in removed & stored:
-        names.remove(key, 1)
+        names.remove(key, StreamId(1))
     for key in added - (stored - removed):
-        names.add(key, 2, NOW_MS)
+        names.add(key, StreamId(2), NOW_MS)
     expected = sorted((stored - removed) | added)
     told = names.news()
     for _ in range(2):  # before and after the store knows
@@ -101,11 +102,11 @@ def test_news_that_came_after_a_checkpoint_was_taken_stay_news() -> None:
     store = Names(set())
     names = Namespace(store)
     for key in (b"aaaa/x", b"aaaa/y", b"aaaa/z"):
-        names.add(key, 1, NOW_MS)
+        names.add(key, StreamId(1), NOW_MS)
     told = names.news()
-    names.remove(b"aaaa/x", 1)
-    names.remove(b"aaaa/y", 1)
-    names.add(b"aaaa/y", 2, NOW_MS)
+    names.remove(b"aaaa/x", StreamId(1))
+    names.remove(b"aaaa/y", StreamId(1))
+    names.add(b"aaaa/y", StreamId(2), NOW_MS)
     store._names = {b"aaaa/x", b"aaaa/y", b"aaaa/z"}
     names.settle(told)
     assert names.news() == {b"aaaa/x": -1, b"aaaa/y": 2}
@@ -114,14 +115,14 @@ def test_news_that_came_after_a_checkpoint_was_taken_stay_news() -> None:
 
 def test_a_bucket_stays_when_its_last_stream_leaves() -> None:
     names = filled({b"aaaa/x"})
-    names.remove(b"aaaa/x", 1)
+    names.remove(b"aaaa/x", StreamId(1))
     assert names.buckets[b"aaaa"].streams == 0
 
 
 def test_a_stream_joins_the_bucket_that_is_there() -> None:
     names = Namespace()
     names.add_bucket(b"aaaa", NOW_MS)
-    names.add(b"aaaa/x", 1, NOW_MS + 5)
-    names.add(b"bbbb/x", 2, NOW_MS + 5)
+    names.add(b"aaaa/x", StreamId(1), NOW_MS + 5)
+    names.add(b"bbbb/x", StreamId(2), NOW_MS + 5)
     assert (names.buckets[b"aaaa"].created_ms, names.buckets[b"aaaa"].streams) == (NOW_MS, 1)
     assert names.buckets[b"bbbb"].created_ms == NOW_MS + 5

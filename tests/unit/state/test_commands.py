@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from millstream.formats.layout import StreamId
 from millstream.state.commands import (
     AnyCommand,
     Append,
@@ -22,15 +23,15 @@ from millstream.state.commands import (
 EVERY_KIND: list[AnyCommand] = [
     CreateStream(5, b"a/b", b"text/plain"),
     CreateStream(5, b"\xff", b"a/b", 1, 2, True, b"d", b"e", 1, b"s", 3, 4, 5, False, False),
-    Append(5, 7),
-    Append(5, 7, b"\x00\xff", b"ends", 2, b"a/b", True, b"p", 2**53 - 1, 2**53 - 1, b"s"),
-    DeleteStream(5, 7),
-    TouchStream(5, 7),
-    ExpireStream(5, 7),
+    Append(5, StreamId(7)),
+    Append(5, StreamId(7), b"\x00\xff", b"ends", 2, b"a/b", True, b"p", 2**53 - 1, 2**53 - 1, b"s"),
+    DeleteStream(5, StreamId(7)),
+    TouchStream(5, StreamId(7)),
+    ExpireStream(5, StreamId(7)),
     NoOp(5),
     CreateBucket(5, b"name"),
     DeleteBucket(5, b"name"),
-    PublishSnapshot(5, 7, 2, 9, "7-2-cafe", b"a/b; c=d", 2**27, "0f" * 32),
+    PublishSnapshot(5, StreamId(7), 2, 9, "7-2-cafe", b"a/b; c=d", 2**27, "0f" * 32),
 ]
 
 
@@ -42,9 +43,9 @@ def test_a_command_decodes_to_what_was_encoded(command: AnyCommand) -> None:
 
 
 LARGE: list[Append | CreateStream] = [
-    Append(5, 7, b"", b"ends", 2, b"a/b", pieces=(b"x" * 70_000, b"y")),
+    Append(5, StreamId(7), b"", b"ends", 2, b"a/b", pieces=(b"x" * 70_000, b"y")),
     CreateStream(5, b"a/b", b"text/plain", count=1, pieces=(b"x" * 300,)),
-    Append(5, 7, pieces=tuple(b"%d" % number for number in range(70_000))),
+    Append(5, StreamId(7), pieces=tuple(b"%d" % number for number in range(70_000))),
 ]
 
 
@@ -68,17 +69,17 @@ def test_every_field_of_every_command_is_in_its_bytes() -> None:
 
 def test_a_command_written_before_a_field_was_added_still_reads() -> None:
     old = msgspec.msgpack.encode([2, 5, 7, b"data"])
-    assert decode_command(old) == Append(5, 7, b"data")
+    assert decode_command(old) == Append(5, StreamId(7), b"data")
 
 
 @pytest.mark.parametrize(
     ("written", "command"),
     [
         ([1, 5, b"a/b", b"text/plain"], CreateStream(5, b"a/b", b"text/plain")),
-        ([2, 5, 7], Append(5, 7)),
-        ([3, 5, 7], DeleteStream(5, 7)),
-        ([4, 5, 7], TouchStream(5, 7)),
-        ([5, 5, 7], ExpireStream(5, 7)),
+        ([2, 5, 7], Append(5, StreamId(7))),
+        ([3, 5, 7], DeleteStream(5, StreamId(7))),
+        ([4, 5, 7], TouchStream(5, StreamId(7))),
+        ([5, 5, 7], ExpireStream(5, StreamId(7))),
         ([6, 5], NoOp(5)),
     ],
 )

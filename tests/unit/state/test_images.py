@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.formats.images import HotContent, StreamImage
+from millstream.formats.layout import StreamId
 from millstream.limits import SMALL_BLOCK_BYTES
 from millstream.state.commands import AnyCommand
 from millstream.state.images import (
@@ -20,6 +21,7 @@ from millstream.state.images import (
 from millstream.state.log import Log
 from millstream.state.machine import StateMachine
 from millstream.state.records import restore_records, take_records
+from tests.support.blocks import messages_of
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import sequences
 from tests.unit.state.store import JSON, NOW_MS, Store, blob_uses, describe, image_bytes
@@ -189,18 +191,12 @@ def test_hot_content_keeps_when_each_message_came(sizes: list[int]) -> None:
         store.now_ms += number % 2
         store.append(b"a", *[bytes(size)] * (1 + number % 3))
     log, again = store[b"a"].log, Log()
-    restore_hot(again, hot_content(1, log.unpublished()))
+    restore_hot(again, hot_content(StreamId(1), log.unpublished()))
     assert times_of(again) == times_of(log)
 
 
 def times_of(log: Log) -> list[int]:
-    return [
-        time
-        for _, ends, times in log.unpublished()
-        for time in (
-            [times] * (1 if ends is None else len(ends)) if isinstance(times, int) else times
-        )
-    ]
+    return [message.time for block in log.unpublished() for message in messages_of(block)]
 
 
 def test_content_that_forks_inherit_is_written_once() -> None:

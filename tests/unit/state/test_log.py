@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.limits import SMALL_BLOCK_BYTES, SMALL_BLOCK_OVERHEAD
-from millstream.state.log import Log, cut_block, decode_ends
+from millstream.protocol.offsets import START, Position
+from millstream.state.log import Log
+from tests.support.blocks import datas_of, messages_of
 from tests.unit.effort import brief, briefer
 
 MANY = 600  # tiny appends; enough to be merged at least once
@@ -48,7 +50,7 @@ class Model:
             begin = (len(self.messages) * 131 + len(messages) * 17 + twist) % (len(POOL) - size)
             messages.append(POOL[begin : begin + size])
         ends = array("I", accumulate(map(len, messages))) if len(messages) > 1 else None
-        self.log.append(b"".join(messages), ends, len(messages))
+        self.log.append(b"".join(messages), ends, 0)
         self.messages += messages
 
     @property
@@ -136,7 +138,7 @@ def test_a_page_holds_whole_messages_at_least_one_and_no_more_than_asked(
         if index >= ordinal
         and (bound - bounds[ordinal] <= bytes_max or index == ordinal + 1 or index == ordinal)
     )
-    page_end = model.log.page_end(ordinal, bounds[ordinal], bytes_max)
+    page_end = model.log.page_end(Position(ordinal, bounds[ordinal]), bytes_max)
     assert page_end == (expected, bounds[expected])
 
 
@@ -156,7 +158,7 @@ def cut(model: Model, byte: int) -> Model:
         if begin < byte:
             short.messages.append(message[: byte - begin])
     short.inherited = len(short.messages)
-    short.log = model.log.branch(short.inherited, byte)
+    short.log = model.log.branch(Position(short.inherited, byte))
     return short
 
 
@@ -169,7 +171,7 @@ def test_a_fork_cut_anywhere_counts_from_the_cut_and_holds_nothing_before_it(
     byte = data.draw(st.one_of(st.integers(0, model.log.tail_byte), near))
     fork = cut(model, byte)
     fork.check()
-    assert fork.log.datas == []
+    assert fork.log.blocks == []
     assert (fork.log.first_ordinal, fork.log.first_byte) == (0, 0)
     assert fork.log.held_byte == fork.log.cold_byte == byte
     if byte:
@@ -185,14 +187,11 @@ def test_what_a_fork_inherits_is_cut_out_of_its_sources_blocks(
         return
     byte = data.draw(st.integers(1, model.log.tail_byte))
     fork = cut(model, byte)
-    _, start, blocks = model.log.blocks_between(0, byte)
+    (_, start), blocks = model.log.blocks_between(0, byte)
     found = list[bytes]()
     for block in blocks:
-        block_bytes, ends, _ = cut_block(block, byte - start)
-        whole = [len(block_bytes)] if ends is None else list(ends)
-        assert whole[-1] == len(block_bytes)
-        found += [block_bytes[a:b] for a, b in zip([0, *whole], whole, strict=False)]
-        start += len(block[0])
+        found += [message.data for message in messages_of(block.cut(byte - start))]
+        start += len(block.data)
     assert found == fork.messages
 
 
@@ -232,19 +231,19 @@ def test_blocks_between_two_places_are_those_that_hold_something_of_it(
         return
     start = data.draw(st.integers(0, model.log.tail_byte - 1))
     end = data.draw(st.integers(start + 1, model.log.tail_byte))
-    ordinal, byte, blocks = model.log.blocks_between(start, end)
+    (ordinal, byte), blocks = model.log.blocks_between(start, end)
     assert model.bounds[ordinal] == byte <= start
-    size = sum(len(block) for block, _, _ in blocks)
+    size = sum(len(block.data) for block in blocks)
     whole = b"".join(model.messages)
-    assert b"".join(block for block, _, _ in blocks) == whole[byte : byte + size]
-    assert byte + len(blocks[0][0]) > start
-    assert byte + size >= end > byte + size - len(blocks[-1][0])
+    assert b"".join(block.data for block in blocks) == whole[byte : byte + size]
+    assert byte + len(blocks[0].data) > start
+    assert byte + size >= end > byte + size - len(blocks[-1].data)
 
 
 def test_a_fork_of_a_trimmed_log_shows_what_its_source_shows() -> None:
     model = build([[[3], [4], [5]]])
-    model.log.trim(1, 3)
-    fork = model.log.branch(2, 7)
+    model.log.trim(Position(1, 3))
+    fork = model.log.branch(Position(2, 7))
     assert (fork.first_ordinal, fork.first_byte) == (1, 3)
     assert (fork.own_ordinal, fork.tail_ordinal, fork.tail_byte) == (2, 2, 7)
 
@@ -252,7 +251,7 @@ def test_a_fork_of_a_trimmed_log_shows_what_its_source_shows() -> None:
 def test_slices_of_whole_blocks_are_the_blocks_and_not_copies() -> None:
     model = build([[[SMALL_BLOCK_BYTES]], [[SMALL_BLOCK_BYTES]]])
     slices = model.log.slices(0, 2 * SMALL_BLOCK_BYTES)
-    assert [a is b for a, b in zip(slices, model.log.datas, strict=True)] == [True, True]
+    assert [a is b for a, b in zip(slices, datas_of(model.log), strict=True)] == [True, True]
 
 
 def test_a_reader_keeps_its_slices_while_the_blocks_behind_them_are_merged() -> None:
@@ -261,7 +260,7 @@ def test_a_reader_keeps_its_slices_while_the_blocks_behind_them_are_merged() -> 
     expected = b"".join(model.messages)[2:11]
     for _ in range(MANY):
         model.append([4])
-    assert len(model.log.datas) < MANY
+    assert len(model.log.blocks) < MANY
     assert b"".join(held) == expected
 
 
@@ -269,64 +268,45 @@ def test_small_appends_become_blocks_of_bounded_number() -> None:
     model = Model()
     for _ in range(10 * MANY):
         model.append([1])
-    assert len(model.log.datas) <= MANY
+    assert len(model.log.blocks) <= MANY
 
 
 def test_small_appends_become_blocks_of_bounded_size() -> None:
     model = Model()
     for _ in range(100):
         model.append([SMALL_BLOCK_BYTES // 4])
-    assert len(model.log.datas) <= 30
-    assert max(map(len, model.log.datas)) < 2 * SMALL_BLOCK_BYTES
+    assert len(model.log.blocks) <= 30
+    assert max(map(len, datas_of(model.log))) < 2 * SMALL_BLOCK_BYTES
 
 
 def test_a_large_append_stays_the_bytes_object_it_came_as() -> None:
     log, large = Log(), POOL[: SMALL_BLOCK_BYTES + 1]
-    log.append(b"small", None, 1)
-    log.append(large, None, 1)
-    log.append(b"small", None, 1)
-    assert any(data is large for data in log.datas)
+    log.append(b"small", None, 0)
+    log.append(large, None, 0)
+    log.append(b"small", None, 0)
+    assert any(data is large for data in datas_of(log))
 
 
 @pytest.mark.parametrize("byte", [0, 1, 100])
 def test_an_empty_log_has_one_boundary(byte: int) -> None:
     log = Log()
     assert log.last_boundary(byte) == (0, 0)
-    assert log.page_end(0, 0, byte) == (0, 0)
+    assert log.page_end(START, byte) == (0, 0)
     assert log.byte_at(0) == 0
     assert log.ordinal_at(byte) == (0 if byte == 0 else None)
     assert log.slices(0, 0) == []
-    assert log.branch(0, 0).tail_byte == 0
+    assert log.branch(START).tail_byte == 0
     assert log.unpublished() == []
-
-
-def test_ends_decode_from_the_form_in_which_commands_carry_them() -> None:
-    assert decode_ends(b"") is None
-    assert decode_ends(array("I", [3, 9]).tobytes()) == array("I", [3, 9])
-
-
-@pytest.mark.parametrize(
-    ("size", "ends", "times"),
-    [(2, [2], [7]), (3, [3], [7]), (4, [3, 4], [7, 8]), (8, [3, 8], [7, 8])],
-)
-def test_a_cut_block_ends_its_last_message_at_the_cut(
-    size: int, ends: list[int], times: list[int]
-) -> None:
-    block = (b"onethreefour", array("I", [3, 8, 12]), array("Q", [7, 8, 9]))
-    cut = cut_block(block, size)
-    assert cut == (b"onethreefour"[:size], array("I", ends), array("Q", times))
-    assert cut_block(block, 12) is block
-    assert cut_block((b"one", None, 7), 2) == (b"on", None, 7)
 
 
 def test_logs_that_grow_alike_do_not_merge_all_at_once() -> None:
     logs = [Log() for _ in range(128)]
     merges = []
     for _ in range(1000):
-        before = sum(len(log.datas) for log in logs)
+        before = sum(len(log.blocks) for log in logs)
         for log in logs:
-            log.append(b"x" * 256, None, 1)
-        shrunk = before + len(logs) - sum(len(log.datas) for log in logs)
+            log.append(b"x" * 256, None, 0)
+        shrunk = before + len(logs) - sum(len(log.blocks) for log in logs)
         merges.append(shrunk)
     merged_blocks = SMALL_BLOCK_BYTES // (256 + SMALL_BLOCK_OVERHEAD)
     assert sum(merges) > 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.limits import BLOCK_BYTES
 from millstream.state.log import Log
+from tests.support.blocks import datas_of
 from tests.unit.effort import brief, briefer
 from tests.unit.state.test_log import POOL
 
@@ -49,7 +50,7 @@ def test_pieces_become_the_same_log_as_one_append(
     assert [log.ordinal_at(byte) for byte in bounds] == list(range(len(bounds)))
     assert b"".join(log.slices(0, bounds[-1])) == b"".join(messages)
     gone = data.draw(st.integers(0, len(messages)))
-    log.drop(gone, bounds[gone])
+    log.drop(bounds[gone])
     assert [log.byte_at(ordinal) for ordinal in range(gone, len(bounds))] == bounds[gone:]
     assert b"".join(log.slices(bounds[gone], bounds[-1])) == b"".join(messages[gone:])
 
@@ -58,8 +59,8 @@ def test_pieces_become_the_same_log_as_one_append(
 @brief
 def test_no_block_of_many_messages_is_long(messages: int) -> None:
     log = log_of(messages)
-    assert max(map(len, log.datas)) <= 2 * BLOCK_BYTES
-    assert sum(map(len, log.datas)) == 2 * messages
+    assert max(map(len, datas_of(log))) <= 2 * BLOCK_BYTES
+    assert sum(map(len, datas_of(log))) == 2 * messages
     assert log.byte_at(messages // 2) == messages // 2 * 2
 
 
@@ -71,7 +72,7 @@ def test_the_front_goes_at_a_cost_that_grows_with_what_goes() -> None:
         log = log_of(messages)
         began = time.thread_time()
         for ordinal in range(run, messages + 1, run):
-            log.drop(ordinal, 2 * ordinal)
+            log.drop(2 * ordinal)
         return time.thread_time() - began
 
     quarter = min(seconds(4 << 20) for _ in range(3))
@@ -83,7 +84,7 @@ def test_no_single_drop_takes_long() -> None:
     log, longest = log_of(16 << 20), 0.0
     for ordinal in range(1000, 16 << 20, 777_777):
         began = time.thread_time()
-        log.drop(ordinal, 2 * ordinal)
+        log.drop(2 * ordinal)
         log.unpublished()
         log.last_boundary(2 * ordinal + 100_001)
         longest = max(longest, time.thread_time() - began)

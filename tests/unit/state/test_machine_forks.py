@@ -17,6 +17,7 @@ from millstream.errors import (
 from millstream.limits import SMALL_BLOCK_BYTES
 from millstream.state.outcomes import Done
 from millstream.state.stream import ForkOrigin
+from tests.support.blocks import datas_of
 from tests.unit.state.store import JSON, NOW_MS, Store, image_bytes
 
 
@@ -307,7 +308,7 @@ def test_a_deleted_source_keeps_its_content_until_its_last_fork_is_gone() -> Non
 def test_a_fork_holds_nothing_of_what_it_inherited() -> None:
     store = text_source()
     store.fork(b"f", b"a", b"own")
-    assert store[b"f"].log.datas == [b"own"]
+    assert datas_of(store[b"f"].log) == [b"own"]
     assert store.machine.changes.hot_bytes == [12 + 3]
     assert store.messages(b"f") == [b"one", b"three", b"five", b"own"]
 

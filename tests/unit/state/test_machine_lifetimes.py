@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.formats.layout import StreamId
 from millstream.state.commands import ExpireStream, TouchStream
 from millstream.state.outcomes import Done
 from tests.unit.state.store import NOW_MS, Store, image_bytes
@@ -120,5 +121,5 @@ def test_expiry_of_a_forked_stream_keeps_it_for_its_forks() -> None:
 
 def test_touch_and_expiry_of_an_unknown_stream_do_nothing() -> None:
     store = Store()
-    assert store.machine.apply(TouchStream(NOW_MS, 7)) is Done.NOTHING
-    assert store.machine.apply(ExpireStream(NOW_MS, 7)) is Done.NOTHING
+    assert store.machine.apply(TouchStream(NOW_MS, StreamId(7))) is Done.NOTHING
+    assert store.machine.apply(ExpireStream(NOW_MS, StreamId(7))) is Done.NOTHING

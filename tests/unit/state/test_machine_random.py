@@ -16,10 +16,10 @@ from millstream.state.commands import (
     encode_command,
 )
 from millstream.state.decisions import decide_append, decide_publish
-from millstream.state.log import count_messages
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
+from tests.support.blocks import datas_of
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import sequences
 from tests.unit.state.store import blob_uses, describe, image_bytes
@@ -73,10 +73,10 @@ def check_log(stream: Stream) -> None:
     assert log.first_byte <= log.tail_byte
     assert log.own_byte <= log.held_byte <= log.cold_byte <= log.tail_byte
     assert log.own_ordinal <= log.held_ordinal <= log.cold_ordinal <= log.tail_ordinal
-    assert sum(map(len, log.datas)) == log.tail_byte - log.held_byte
-    unpublished = b"".join(data for data, _, _ in log.unpublished())
+    assert sum(map(len, datas_of(log))) == log.tail_byte - log.held_byte
+    unpublished = b"".join(block.data for block in log.unpublished())
     assert unpublished == b"".join(log.slices(log.cold_byte, log.tail_byte))
-    counts = sum(map(count_messages, log.unpublished()))
+    counts = sum(block.count for block in log.unpublished())
     assert counts == log.tail_ordinal - log.cold_ordinal
 
 

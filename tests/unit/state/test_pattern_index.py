@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.formats.layout import StreamId
 from millstream.protocol.patterns import Pattern, parse_pattern, weight_of
 from millstream.state import pattern_index
 from millstream.state.buckets import Namespace
@@ -101,7 +102,7 @@ def test_the_index_finds_each_pattern_and_each_pattern_finds_the_same_streams(
         index.add(pattern, str(number))
     keys = {b"/".join(path) for path in paths} | {b"_default/a"}
     for key in keys:
-        names.add(key, 1, 0)
+        names.add(key, StreamId(1), 0)
     for number, pattern in enumerate(parsed):
         found = matching_keys(names, pattern)
         assert len(found) == len(set(found))
@@ -194,7 +195,7 @@ def test_only_names_that_begin_like_the_pattern_are_looked_at() -> None:
     names = Watched()
     for bucket in (b"a", b"b", b"c"):
         for number in range(100):
-            names.add(b"%b/%d" % (bucket, number), 1, 0)
+            names.add(b"%b/%d" % (bucket, number), StreamId(1), 0)
     assert matching_keys(names, parse_pattern(b"b/7")) == [b"b/7"]
     assert names.looked < 15
     assert [a < b for a, b in pairwise(matching_keys(names, parse_pattern(b"b/*")))] == [True] * 99

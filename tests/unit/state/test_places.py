@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from millstream.errors import InvalidAck, InvalidOffset
+from millstream.protocol.offsets import START
 from millstream.state.outcomes import Done, Outcome
 from tests.unit.state.followers import Followers
 
@@ -21,7 +22,7 @@ def keep(store: Followers) -> None:
 
 def let_go(store: Followers) -> None:
     log = store[b"a"].log
-    log.drop(log.cold_ordinal, log.cold_byte)
+    log.drop(log.cold_byte)
 
 
 memory = pytest.mark.parametrize("forget", [keep, let_go])
@@ -94,7 +95,7 @@ def test_an_acknowledgement_is_judged_by_what_every_replay_knows(
     forget: Callable[[Followers], None], ordinal: int | None, byte: int | None, is_good: bool
 ) -> None:
     store = store_of_two_and_one(forget)
-    store("s").links[b"a"].acked = (0, 0)
+    store("s").links[b"a"].acked = START
     outcome = store.ack("s", (b"a", ordinal, byte))
     assert (outcome is Done.ACCEPTED) == is_good
     assert is_good or isinstance(outcome, InvalidAck)

@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.errors import StreamError
+from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.state import commands as kinds
 from millstream.state.commands import (
@@ -63,6 +64,7 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
     """Values of a field, by what its declaration says."""
     return {
         int: numbers,
+        StreamId: numbers,
         int | None: st.none() | numbers,
         bool: st.booleans(),
         bytes: st.one_of(names, blobs),
@@ -76,8 +78,8 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
         list[str]: st.lists(texts, max_size=3),
         tuple[str, ...]: st.lists(texts, max_size=3).map(tuple),
         tuple[bytes, ...]: st.lists(names, max_size=4).map(tuple),
-        tuple[int, int, int, int, int] | None: st.none() | st.tuples(*[numbers] * 5),
-        tuple[tuple[int, int, int], ...]: st.lists(st.tuples(*[numbers] * 3)).map(tuple),
+        tuple[StreamId, int, int, int, int] | None: st.none() | st.tuples(*[numbers] * 5),
+        tuple[tuple[StreamId, int, int], ...]: st.lists(st.tuples(*[numbers] * 3)).map(tuple),
         tuple[tuple[bytes, int | None, int | None], ...]: st.lists(
             st.tuples(names, st.none() | numbers, st.none() | numbers), max_size=4
         ).map(tuple),
@@ -98,7 +100,8 @@ def _any_of_kind(kind: type[Any]) -> st.SearchStrategy[AnyCommand]:
     return st.builds(kind, **fields)
 
 
-SOURCE = next(b"%d" % n for n in range(99) if StateMachine(SHARDS).shard_of(b"%d" % n) == 0)
+SOURCE = next(b"%d" % n for n in range(99) if ShardLayout(SHARDS).shard_of_path(b"%d" % n) == 0)
+ID = StreamId(3)
 EVERY_KIND = sorted(kinds.AnyCommand.__args__, key=lambda kind: kind.__name__)
 anything = st.one_of([_any_of_kind(kind) for kind in EVERY_KIND])
 lives = st.lists(st.one_of(followed, followed, anything), min_size=8, max_size=50)
@@ -118,7 +121,7 @@ class Life(Teller):
 @brief
 @given(lives)
 @example([CreateStream(0, b"x/a", b"a/b", data=b"x", count=5)])
-@example([CreateStream(0, b"x/a", b"a/b"), Append(0, 4, b"", b"", 1)])
+@example([CreateStream(0, b"x/a", b"a/b"), Append(0, StreamId(4), b"", b"", 1)])
 @example([CreateStream(0, b"x/a", b"a/b", ttl_ms=U64_MAX, expires_at_ms=U64_MAX)])
 @example(
     [
@@ -168,23 +171,23 @@ def test_a_checkpoint_takes_whatever_was_applied(
 @pytest.mark.parametrize(
     "command",
     [
-        Append(5, 3, b"abc", b"", 2),
-        Append(5, 3, b"abc", b"", -1),
-        Append(5, 3, b"", b"", 1),
-        Append(5, 3, b"abc", array("I", [1, 2]).tobytes(), 2),
-        Append(5, 3, b"abc", array("I", [1, 3]).tobytes(), 3),
-        Append(5, 3, b"abc", b"odd", 1),
-        Append(5, 3, b"", b"", 2, pieces=(b"ab", b"c")),
-        Append(5, 3, b"", array("I", [1, 3]).tobytes(), 2, pieces=(b"ab", b"c")),
-        Append(5, 3, b"", array("I", [2, 1, 3]).tobytes(), 3, pieces=(b"ab", b"c")),
-        Append(5, 3, b"", array("I", [2, 4]).tobytes(), 2, pieces=(b"ab", b"c")),
-        Append(5, 3, b"x", array("I", [2, 3]).tobytes(), 2, pieces=(b"ab", b"c")),
-        Append(5, 3, b"", b"", 1, pieces=(b"",)),
-        Append(5, 3, b"x" * (3 << 20), array("I", [5, 4, 3 << 20]).tobytes(), 3),
+        Append(5, StreamId(3), b"abc", b"", 2),
+        Append(5, StreamId(3), b"abc", b"", -1),
+        Append(5, StreamId(3), b"", b"", 1),
+        Append(5, StreamId(3), b"abc", array("I", [1, 2]).tobytes(), 2),
+        Append(5, StreamId(3), b"abc", array("I", [1, 3]).tobytes(), 3),
+        Append(5, StreamId(3), b"abc", b"odd", 1),
+        Append(5, StreamId(3), b"", b"", 2, pieces=(b"ab", b"c")),
+        Append(5, StreamId(3), b"", array("I", [1, 3]).tobytes(), 2, pieces=(b"ab", b"c")),
+        Append(5, StreamId(3), b"", array("I", [2, 1, 3]).tobytes(), 3, pieces=(b"ab", b"c")),
+        Append(5, StreamId(3), b"", array("I", [2, 4]).tobytes(), 2, pieces=(b"ab", b"c")),
+        Append(5, StreamId(3), b"x", array("I", [2, 3]).tobytes(), 2, pieces=(b"ab", b"c")),
+        Append(5, StreamId(3), b"", b"", 1, pieces=(b"",)),
+        Append(5, StreamId(3), b"x" * (3 << 20), array("I", [5, 4, 3 << 20]).tobytes(), 3),
         CreateStream(5, b"new", b"a/b", data=b"abc", count=2),
         CreateStream(5, b"new", b"a/b", fork_from=SOURCE, fork_ordinal=0, fork_sub_offset=-1),
-        CreateStream(5, b"new", b"a/b", fork_from=SOURCE, fork_byte=0, fork_place=(3, 0, 0, 9, 9)),
-        CreateStream(5, b"new", b"a/b", fork_from=SOURCE, fork_byte=0, fork_place=(3, 2, 2, 1, 1)),
+        CreateStream(5, b"new", b"a/b", fork_from=SOURCE, fork_byte=0, fork_place=(ID, 0, 0, 9, 9)),
+        CreateStream(5, b"new", b"a/b", fork_from=SOURCE, fork_byte=0, fork_place=(ID, 2, 2, 1, 1)),
         CreateSubscription(5, "s", "http://here", 1000, b"**"),
         PublishRuns(5, Segment("s", 3, 1, 1, 1, 1), []),
         PublishRuns(5, Segment("s", -1, 1, 1, 1, 1), []),

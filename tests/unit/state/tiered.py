@@ -94,14 +94,14 @@ class Tiered:
         """Every so manyth stream that the store has as it is leaves memory; how many did."""
         rested = [s for s in self.machine.by_id.values() if self.machine.changes.is_stored(s)]
         for stream in rested[::every]:
-            stream.log.drop(stream.log.tail_ordinal, stream.log.tail_byte)
+            stream.log.drop(stream.log.tail_byte)
             self.machine.residents.evict(stream)
         return len(rested[::every])
 
     def drop(self, every: int = 1) -> None:
         """Every so manyth stream lets go of what it has published."""
         for stream in list(self.machine.by_id.values())[::every]:
-            stream.log.drop(stream.log.cold_ordinal, stream.log.cold_byte)
+            stream.log.drop(stream.log.cold_byte)
 
     def wake_all(self) -> None:
         """Everybody comes back into memory."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
 from millstream.tier.catalog import Catalog, Changes, Replacement, StreamRow
@@ -145,7 +146,9 @@ class World:
         listed = self._random.random() < 0.8
         deadline = self._random.choice([None, self._random.randint(1, 50)]) if listed else None
         image = b"%d " % self._next() * self._random.randint(0, self._scale)
-        return StreamRow(stream_id, path, deadline, listed, self._random.randint(0, 9), image)
+        return StreamRow(
+            StreamId(stream_id), path, deadline, listed, self._random.randint(0, 9), image
+        )
 
     def _flush(self, changes: Changes, shard: int, known: list[int]) -> None:
         runs = []
@@ -161,7 +164,7 @@ class World:
         for row_group in range(self._random.randint(1, 3)):
             ordinal, byte = self._tails[stream_id]
             count, size = self._random.randint(1, 5), self._random.randint(1, 50)
-            runs.append(Run(stream_id, ordinal, byte, count, size, row_group, 0, size))
+            runs.append(Run(StreamId(stream_id), ordinal, byte, count, size, row_group, 0, size))
             self._tails[stream_id] = (ordinal + count, byte + size)
         return runs
 
@@ -246,11 +249,11 @@ def _assert_runs_equal(catalog: Catalog, model: Model, stream_id: int) -> None:
     runs = model.runs_of(stream_id)
     end_ordinal, end_byte = (runs[-1].end_ordinal, runs[-1].end_byte) if runs else (3, 3)
     for ordinal in {0, end_ordinal // 2, end_ordinal - 1, end_ordinal}:
-        found = catalog.runs_from(stream_id, ordinal=ordinal, limit=3)
+        found = catalog.runs_from(StreamId(stream_id), ordinal=ordinal, limit=3)
         assert [run for _, run in found] == [r for r in runs if r.end_ordinal > ordinal][:3]
         for segment, run in found:
             assert model.runs[stream_id, run.first_ordinal] == (segment.name, run)
             assert model.segments[segment.name] == segment
     for byte in {0, end_byte // 2, end_byte - 1, end_byte}:
-        found = catalog.runs_from(stream_id, byte=byte, limit=2)
+        found = catalog.runs_from(StreamId(stream_id), byte=byte, limit=2)
         assert [run for _, run in found] == [r for r in runs if r.end_byte > byte][:2]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import DamagedBackup
+from millstream.formats.layout import StreamId
 from millstream.tier.backup import (
     FORMAT,
     Manifest,
@@ -34,7 +35,7 @@ def back_up(objects: ObjectStore, folder: Path, lsn: int) -> Manifest:
     """A catalog with one stream at this position, and its manifest in the store."""
     catalog = open_catalog(folder / f"catalog-{lsn}", SHARDS)
     path = b"a/%d" % lsn
-    row = StreamRow(id_for(path, 1, SHARDS), path, None, True, 0, b"image")
+    row = StreamRow(StreamId(id_for(path, 1, SHARDS)), path, None, True, 0, b"image")
     catalog.merge(Changes(lsn, [row]))
     files = {}
     for name, shard in catalog.file_names().items():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.tier.catalog import (
     Catalog,
@@ -54,10 +55,10 @@ def test_a_new_catalog_is_empty(catalog: Catalog) -> None:
     assert catalog.lsn == 0
     assert catalog.count_streams() == 0
     assert catalog.find(b"a") is None
-    assert catalog.find_by_id(7) is None
+    assert catalog.find_by_id(StreamId(7)) is None
     assert list(catalog.names(b"")) == []
     assert catalog.next_deadline() is None
-    assert catalog.runs_from(7, ordinal=0, limit=9) == []
+    assert catalog.runs_from(StreamId(7), ordinal=0, limit=9) == []
     assert catalog.record("a") is None
     assert catalog.verify() == (0, 0, 0, None)
 

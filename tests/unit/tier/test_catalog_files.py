@@ -11,6 +11,7 @@ import pytest
 
 from millstream.clock import SystemClock
 from millstream.errors import DamagedData, StartupError
+from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.tier.catalog import Catalog, Changes, Replacement, StreamRow
 from millstream.tier.catalog_changes import split
@@ -26,7 +27,10 @@ def folder(tmp_path: Path) -> Path:
 
 def rows(count: int, image: bytes = b"image") -> list[StreamRow]:
     paths = [b"stream %05d" % number for number in range(count)]
-    return [StreamRow(id_for(p, n, SHARDS), p, None, True, n, image) for n, p in enumerate(paths)]
+    return [
+        StreamRow(StreamId(id_for(p, n, SHARDS)), p, None, True, n, image)
+        for n, p in enumerate(paths)
+    ]
 
 
 @pytest.fixture

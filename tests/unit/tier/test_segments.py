@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from millstream.errors import DamagedSegment, ObjectMissing
+from millstream.formats.blocks import Block
+from millstream.formats.layout import StreamId
 from millstream.formats.segment import SCHEMA, EncodedSegment
 from millstream.formats.segment_footer import Footer, decode_footer
 from millstream.limits import KIB, MIB
@@ -33,7 +35,7 @@ def test_runs_are_loaded_in_the_order_asked_for(store: SegmentFolder) -> None:
     encoded = encode(*FEW)
     segment = store.store(encoded)
     blocks = SegmentReader(store, MIB).load_runs(segment, [encoded.runs[7], encoded.runs[2]])
-    assert blocks[0] == (b'{"n":7},{"n":7},', array("I", [8, 16]), NOON_MS + 7)
+    assert blocks[0] == Block(b'{"n":7},{"n":7},', array("I", [8, 16]), NOON_MS + 7)
     assert blocks[1].data == b'{"n":2},' * 3
     assert SegmentReader(store, MIB).load_runs(segment, [encoded.runs[0]])[0].ends is None
 
@@ -69,7 +71,7 @@ def test_one_request_is_never_too_large(
     limit = 3 * (len(encoded.data) // len(encoded.runs))
     monkeypatch.setattr(segments, "COLD_FETCH_BYTES_MAX", limit)
     blocks = SegmentReader(store, 64 * MIB).load_runs(segment, encoded.runs)
-    assert b"".join(block.data for block in blocks) == LARGE.blocks[0][0]
+    assert b"".join(block.data for block in blocks) == LARGE.blocks[0].data
     assert len(store.reads) > 3
     assert all(length <= limit for _, _, length in store.reads)
 
@@ -164,7 +166,7 @@ def test_a_damaged_page_is_reported_by_name_and_the_others_are_served(
     for run in encoded.runs:
         if run.row_group != 2:
             start = run.first_byte - LARGE.first_byte
-            wire = LARGE.blocks[0][0][start : start + run.size]
+            wire = LARGE.blocks[0].data[start : start + run.size]
             assert reader.load_runs(segment, [run])[0].data == wire
 
 
@@ -179,7 +181,7 @@ def test_a_truncated_object_is_damaged(store: SegmentFolder, lost: int) -> None:
 
 def test_another_segment_under_the_same_name_is_not_served(store: SegmentFolder) -> None:
     expected = encode(*FEW)
-    other = encode(*[stream._replace(stream_id=stream.stream_id + 100) for stream in FEW])
+    other = encode(*[stream._replace(stream_id=StreamId(stream.stream_id + 100)) for stream in FEW])
     segment = store.store(other)
     with pytest.raises(DamagedSegment, match=r"should be stream 0, .* found stream 100"):
         SegmentReader(store, MIB).load_runs(segment, expected.runs)
