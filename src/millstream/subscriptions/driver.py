@@ -27,6 +27,7 @@ from millstream.engine.engine import Engine
 from millstream.engine.timings import Timings
 from millstream.engine.upkeep import Upkeep
 from millstream.errors import StreamError
+from millstream.formats.layout import StreamId
 from millstream.limits import (
     SUBSCRIPTION_COMMANDS_MAX,
     SUBSCRIPTION_LOOKS_AT_ONCE,
