@@ -465,7 +465,7 @@ async def _running(
     cold = None
     if storage.disk is not None:
         cold = ColdTier(config, engine, storage, storage.disk, timings, own_key.text)
-    blobs = BlobWorker(storage.blobs, storage.machine, cold.pending if cold else None, faults)
+    blobs = BlobWorker(storage.blobs, cold.pending if cold else None, faults)
     cold_reads = (
         ColdReads(engine.machine, None, None, WINDOW_THREADS, faults=faults)
         if cold is None
@@ -504,7 +504,7 @@ async def _running(
         blobs.start(loop)
         stack.callback(blobs.close)
         if cold is None:
-            engine.after_batch.append(blobs.collect)
+            engine.listeners.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         stack.push_async_callback(storage.journal.close)
         if cold is not None:

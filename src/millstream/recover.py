@@ -66,7 +66,7 @@ def _recover(folder: DataFolder, catalog: Catalog, journal: Journal) -> Recovere
     machine, lsn = load_state(OsDisk(), folder, catalog, catalog.shards)
     replay = Replay(machine, load_skipped(folder.path))
     last_lsn = journal.replay(lsn, replay)
-    machine.ended.clear()
+    machine.outbox.ended.clear()
     logger.info(
         "recovered",
         streams=len(machine.names),

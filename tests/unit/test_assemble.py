@@ -114,7 +114,7 @@ def test_many_restarts_with_checkpoints_lose_nothing(tmp_path: Path) -> None:
 
 def test_what_ended_in_an_earlier_run_wakes_nobody_in_this_one(tmp_path: Path) -> None:
     live(tmp_path, create(b"a"), DeleteStream(NOW_MS, StreamId(1)))
-    assert look(tmp_path)[0].machine.ended == []
+    assert look(tmp_path)[0].machine.outbox.ended == []
 
 
 def test_a_damaged_log_is_refused_and_the_folder_let_go(

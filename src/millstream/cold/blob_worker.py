@@ -11,7 +11,7 @@ from millstream.engine.off_loop import OffLoop
 from millstream.engine.timings import Backoff
 from millstream.engine.upkeep import Upkeep
 from millstream.faults import Faults
-from millstream.state.machine import StateMachine
+from millstream.state.outbox import Outbox
 from millstream.tier.blobs import BlobStore
 from millstream.tier.object_kinds import snapshot_name
 
@@ -24,13 +24,11 @@ class BlobWorker:
     def __init__(
         self,
         store: BlobStore,
-        machine: StateMachine,
         pending: PendingObjects | None = None,
         faults: Faults | None = None,
     ) -> None:
         self.store = store
         self._pending = pending or PendingObjects()
-        self._machine = machine
         self._threads = OffLoop("blobs", THREADS)
         self._upkeep = Upkeep(faults or Faults(), "blobs", Backoff(0.0, 0.0))
 
@@ -60,16 +58,14 @@ class BlobWorker:
     def release(self, name: str) -> None:
         self._pending.remove(snapshot_name(name))
 
-    def collect(self) -> None:
+    def collect(self, outbox: Outbox) -> None:
         """Called after every batch: deletes what the batch made useless.
 
         For blobs in memory, which takes no time. In the cold store they have to wait, see
         cold/garbage.py.
         """
-        if self._machine.unused_blobs:
-            names, self._machine.unused_blobs = self._machine.unused_blobs, []
-            for name in names:
-                self.store.delete(name)
+        for name in outbox.unused_blobs:
+            self.store.delete(name)
 
     def close(self) -> None:
         self._threads.close()

@@ -25,6 +25,7 @@ from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import Disk
 from millstream.limits import CAPTURE_STREAMS, CHECKPOINT_FLUSH_BYTES, MIB
 from millstream.state.changes import Capture
+from millstream.state.outbox import Outbox
 from millstream.state.records import take_records
 
 logger = structlog.get_logger("millstream.checkpoint")
@@ -96,12 +97,12 @@ class Checkpointer:
         What fails during the stop is not tried again: the log has it. `in_thread` goes on until
         `close`.
         """
-        self._engine.after_batch.append(self._check)
+        self._engine.listeners.append(self._check)
         task = group.create_task(self._run(), name="checkpointer")
         try:
             yield
         finally:
-            self._engine.after_batch.remove(self._check)
+            self._engine.listeners.remove(self._check)
             self.is_closing = True
             self._due.set()
             self._try_now.set()
@@ -137,7 +138,7 @@ class Checkpointer:
         """Why the last one failed; None when it did not."""
         return self._upkeep.error
 
-    def check(self) -> None:
+    def check(self, _: Outbox | None = None) -> None:
         """Called after every batch: cheap."""
         if self._is_running:
             return

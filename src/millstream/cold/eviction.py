@@ -14,6 +14,7 @@ from millstream.formats.layout import StreamId
 from millstream.limits import EVICTIONS_AT_ONCE
 from millstream.state.changes import Capture
 from millstream.state.commands import TouchStream
+from millstream.state.outbox import Outbox
 from millstream.state.stream import Stream
 
 CANDIDATES_ABSENT_MAX = 1000  # that are gone for good: then they are forgotten
@@ -35,15 +36,15 @@ class Eviction:
         """Afterwards no stream leaves memory any more."""
         self._machine.residents.on_loaded = self._loaded
         self._add(self._machine.by_id)
-        self._engine.after_batch.append(self.check)
+        self._engine.listeners.append(self.check)
         task = group.create_task(self._run(), name="eviction")
         try:
             yield
         finally:
             task.cancel()
-            self._engine.after_batch.remove(self.check)
+            self._engine.listeners.remove(self.check)
 
-    def check(self) -> None:
+    def check(self, _: Outbox | None = None) -> None:
         """Called after every batch and whenever streams may leave: cheap. They do so in a turn of
         their own, because a caller who looked one up is about to use it."""
         if len(self._machine.by_id) > self._streams_max:

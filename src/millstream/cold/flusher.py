@@ -33,6 +33,7 @@ from millstream.limits import (
     SEGMENT_STREAMS_MAX,
 )
 from millstream.state.commands import PublishRuns
+from millstream.state.outbox import Outbox
 from millstream.state.stream import Stream
 
 logger = structlog.get_logger("millstream.flush")
@@ -87,12 +88,12 @@ class Flusher:
         """Afterwards nothing is begun any more; what was begun is published or given up."""
         for stream in self._engine.machine.by_id.values():  # what the replayed log published
             self._published.add_stream(stream)
-        self._engine.after_batch.append(self._check)
+        self._engine.listeners.append(self._check)
         looking = group.create_task(self._run(group), name="flusher")
         try:
             yield
         finally:
-            self._engine.after_batch.remove(self._check)
+            self._engine.listeners.remove(self._check)
             self._is_closing = True
             looking.cancel()
             for lock in self._locks:
@@ -112,7 +113,7 @@ class Flusher:
 
     # When
 
-    def check(self) -> None:
+    def check(self, _: Outbox | None = None) -> None:
         """Called after every batch: cheap, and what takes time is left to `_run`."""
         hot_bytes = self._changes.hot_bytes
         total = sum(hot_bytes)

@@ -37,6 +37,7 @@ from millstream.limits import (
     UNUSED_BLOBS_MAX,
 )
 from millstream.state.changes import Capture
+from millstream.state.outbox import Outbox
 from millstream.tier.catalog import Garbage as SegmentGarbage
 from millstream.tier.object_kinds import (
     FOLDERS_WITH_ORPHANS,
@@ -147,7 +148,7 @@ class Garbage:
         self._checkpointer.after.append(self._checkpointed)
         self._uploads.after.append(self._collect_soon)
         self._uploads.is_awaited = lambda: self._waits_for_upload
-        self._engine.after_batch.append(self._take_blobs)
+        self._engine.listeners.append(self._take_blobs)
         self._collect_soon()
         try:
             async with in_background(group, self._run()), in_background(group, self._run_listing()):
@@ -158,7 +159,7 @@ class Garbage:
                     async with self._collecting:  # what is being deleted comes to its end
                         pass
         finally:
-            self._engine.after_batch.remove(self._take_blobs)
+            self._engine.listeners.remove(self._take_blobs)
             await self._thread.close()
 
     async def _run(self) -> None:
@@ -179,12 +180,10 @@ class Garbage:
 
     # What there is
 
-    def take_unused_blobs(self) -> None:
+    def take_unused_blobs(self, outbox: Outbox) -> None:
         """Called after every batch: remembers what the batch made useless."""
-        if self._machine.unused_blobs:
-            names, self._machine.unused_blobs = self._machine.unused_blobs, []
-            for name in names:
-                self._remember(snapshot_name(name), None, SUPERSEDED)
+        for name in outbox.unused_blobs:
+            self._remember(snapshot_name(name), None, SUPERSEDED)
 
     def _remember(self, name: str, size: int | None, reason: str) -> None:
         if len(self._remembered) < UNUSED_BLOBS_MAX:

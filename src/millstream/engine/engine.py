@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import length_hint
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from millstream.limits import PREPARE_STEPS_PER_TURN
 from millstream.state.commands import AnyCommand, Append, CreateStream
 from millstream.state.decisions import gone
 from millstream.state.machine import StateMachine
+from millstream.state.outbox import Outbox
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.stream import Stream
 
@@ -68,8 +69,9 @@ class Engine:
         self.failure: Exception | None = None  # apply failed: memory is not what the log says
         self.failed: Callable[[], None] = _nothing  # told of it, once
         self.abandon: Callable[[Any], None] = _nothing  # answers who waits behind a context, badly
-        self.after_batch: list[Callable[[], None]] = []  # called once every batch is applied
-        self.attend_subscriptions: Callable[[Iterable[str]], None] | None = None
+        # Called when a batch is applied, answered and its waiting readers are woken; in the order
+        # in which assemble.py starts them. They only note what there is to do.
+        self.listeners: list[Callable[[Outbox], None]] = []
 
     def start(self, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | None = None) -> None:
         """`at_rest` knows the deadlines of streams that are not in memory."""
@@ -181,16 +183,15 @@ class Engine:
         horizon.end()
         self.applied_lsn = last_lsn
         self.appends += appends
-        if self.machine.ended:
-            woken.update(self.machine.ended)
-            self.machine.ended.clear()
-        if self.machine.subscriptions.stirred:
-            self._attend_subscriptions(woken)
+        outbox = self.machine.take_outbox()
+        if outbox:
+            woken.update(outbox.ended)
+            woken.update(outbox.grown)
         for stream_id in woken:
             self._wake(stream_id)
-        for call in tuple(self.after_batch):
+        for listener in tuple(self.listeners):
             try:
-                call()
+                listener(outbox)
             except Exception as error:
                 self.faults.report("watcher", error)
 
@@ -217,18 +218,6 @@ class Engine:
             self.abandon(context)
         except Exception as second:
             self.faults.report("reply", second)
-
-    def _attend_subscriptions(self, woken: set[StreamId]) -> None:
-        """Once per batch in which any of them changed."""
-        subscriptions = self.machine.subscriptions
-        stirred, subscriptions.stirred = subscriptions.stirred, {}
-        woken.update(subscriptions.grown)
-        subscriptions.grown.clear()
-        if self.attend_subscriptions is not None:
-            try:
-                self.attend_subscriptions(stirred)
-            except Exception as error:
-                self.faults.report("subscriptions", error)
 
     def _returned(self, batch: list[Entry], error: StreamError) -> None:
         """The journal kept nothing of these."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec
 
 import structlog
 
@@ -23,6 +23,8 @@ from millstream.errors import StreamError
 from millstream.faults import Faults, Service
 
 logger = structlog.get_logger("millstream.upkeep")
+
+Arguments = ParamSpec("Arguments")
 
 
 def is_expected(error: BaseException) -> bool:
@@ -87,15 +89,17 @@ class Upkeep:
         except Exception as error:
             self._faults.report("watcher", error)
 
-    def guarded(self, call: Callable[[], object], complaint: str) -> Callable[[], None]:
+    def guarded(
+        self, call: Callable[Arguments, object], complaint: str
+    ) -> Callable[Arguments, None]:
         """For what is called again and again anyway: what it raises is told, and that is it.
 
         A failure counts until the service says that it has worked.
         """
 
-        def run() -> None:
+        def run(*args: Arguments.args, **named: Arguments.kwargs) -> None:
             try:
-                call()
+                call(*args, **named)
             except Exception as error:
                 self.failed(error, complaint)
 

@@ -54,6 +54,7 @@ from millstream.state.decisions import (
     name_kept_for_forks,
 )
 from millstream.state.horizon import Horizon
+from millstream.state.outbox import Outbox
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.preparation import Preparation
 from millstream.state.residents import EMPTY_STORE, Residents, StreamStore
@@ -79,8 +80,7 @@ class StateMachine:
         self.births = 0  # streams ever created
         self.names = Namespace(store)
         self.shared_blobs: dict[str, int] = {}  # blobs that forks share -> snapshots that are it
-        self.ended: list[StreamId] = []  # streams that ended since the engine last looked
-        self.unused_blobs: list[str] = []  # blobs that no stream needs since the engine last looked
+        self.outbox = Outbox()  # since the engine last took it
         self.changes = OpenChanges(self.residents, self.names, self.horizon, self.layout)
         self._hot_bytes = self.changes.hot_bytes
         self.swaps = Swaps()
@@ -104,6 +104,13 @@ class StateMachine:
             TrimStream: self._apply_trim,
             SetRetention: self._apply_retention,
         }
+
+    def take_outbox(self) -> Outbox:
+        """What was brought about since the last call."""
+        outbox = self.outbox
+        if outbox:
+            self.outbox = Outbox()
+        return outbox
 
     def apply(self, command: AnyCommand) -> Outcome:
         return self._appliers[type(command)](command)
@@ -241,7 +248,7 @@ class StateMachine:
     def _refuse_blob(self, command: PublishSnapshot, outcome: Outcome) -> Outcome:
         """The blob was stored for nothing, unless it is the one that is there already."""
         if not self.has_blob(command.stream_id, command.blob):
-            self.unused_blobs.append(command.blob)
+            self.outbox.unused_blobs.append(command.blob)
         return outcome
 
     def _set_snapshot(self, stream: Stream, snapshot: Snapshot | None) -> None:
@@ -262,7 +269,7 @@ class StateMachine:
         if uses:
             self.shared_blobs[blob] = uses
         else:
-            self.unused_blobs.append(blob)
+            self.outbox.unused_blobs.append(blob)
 
     def has_blob(self, stream_id: StreamId, blob: str) -> bool:
         """Whether the blob that this stream published is the snapshot of any. Loads no stream."""
@@ -407,7 +414,7 @@ class StateMachine:
     def _end(self, stream: Stream) -> None:
         """Hard when it has no forks; else the name stays taken until the last fork is gone."""
         if stream.forks:
-            self.ended.append(stream.stream_id)
+            self.outbox.ended.append(stream.stream_id)
             self.changes.touch(stream)
             self._leave_names(stream)
             stream.deleted = True  # its content stays: forks read it
@@ -426,7 +433,7 @@ class StateMachine:
 
     def _take_out(self, stream: Stream) -> Stream | None:
         """Its source, when that is deleted and no fork needs it any more."""
-        self.ended.append(stream.stream_id)
+        self.outbox.ended.append(stream.stream_id)
         self.changes.touch(stream)
         if not stream.deleted:
             self._leave_names(stream)

@@ -97,7 +97,7 @@ class Wakes:
             if self._machine.apply_append(append) is Done.APPENDED:
                 subscription.is_delivered = True
                 subscription.retries = 0
-                self._all.grown.add(stream.stream_id)
+                self._machine.outbox.grown.add(stream.stream_id)
                 return
         subscription.postpone(now_ms, jitter_permille)
 

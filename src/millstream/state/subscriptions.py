@@ -1,7 +1,7 @@
 """All subscriptions, and the only code that changes them.
 
 Streams tell of their birth, growth and end; everything else arrives as a command. What somebody
-outside has to look at afterwards is left in `stirred` and `grown`.
+outside has to look at afterwards is left in the machine's outbox.
 
 A stream that only a pattern names has a link while it holds something unprocessed, and only then:
 without one it is processed to its tail. So a subscription over a million streams costs nothing when
@@ -63,9 +63,7 @@ class Subscriptions:
         self._machine = machine
         self.by_id: dict[str, Subscription] = {}
         self.keys: Keys | None = None
-        self.stirred: dict[str, None] = {}  # subscriptions that changed since anybody looked
         self.changed: set[str] = set()  # since the last checkpoint; may be gone by now
-        self.grown: set[StreamId] = set()  # got a wake event since the engine last looked
         self._wakes = Wakes(machine, self)
         self._patterns = PatternIndex()
         self.version = 0  # of all patterns together
@@ -284,7 +282,7 @@ class Subscriptions:
 
     def stir(self, subscription: Subscription) -> None:
         self.note_change(subscription)
-        self.stirred[subscription.subscription_id] = None
+        self._machine.outbox.stirred[subscription.subscription_id] = None
 
     def move(self, subscription: Subscription, key: bytes, position: Position) -> None:
         link = subscription.links.get(key)

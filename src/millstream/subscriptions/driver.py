@@ -47,6 +47,7 @@ from millstream.state.commands import (
     IssueWake,
     ReportDelivery,
 )
+from millstream.state.outbox import Outbox
 from millstream.state.outcomes import Done
 from millstream.state.subscription import Step, Subscription
 from millstream.subscriptions.due_times import DueTimes
@@ -120,16 +121,20 @@ class Driver:
         """
         self._group = group
         self.attend(list(self._engine.machine.subscriptions.by_id))
-        self._engine.attend_subscriptions = self.attend
+        self._engine.listeners.append(self._heard)
         self._begin(self._drive())
         try:
             yield
         finally:
-            self._engine.attend_subscriptions = None
+            self._engine.listeners.remove(self._heard)
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _heard(self, outbox: Outbox) -> None:
+        if outbox.stirred:
+            self.attend(outbox.stirred)
 
     def attend(self, subscription_ids: Iterable[str]) -> None:
         """These changed: they are looked at soon. Called once per batch, and does no more."""

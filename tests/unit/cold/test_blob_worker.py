@@ -6,7 +6,6 @@ import asyncio
 
 from millstream.cold.blob_worker import BlobWorker
 from millstream.faults import Faults
-from millstream.state.machine import StateMachine
 from millstream.tier.blobs import MemoryBlobs
 
 
@@ -17,7 +16,7 @@ def test_whoever_waits_hears_of_an_error_that_nobody_expected() -> None:
         raise KeyError("unforeseen")
 
     async def story() -> None:
-        blobs = BlobWorker(MemoryBlobs(), StateMachine(), faults=faults)
+        blobs = BlobWorker(MemoryBlobs(), faults=faults)
         blobs.start(asyncio.get_running_loop())
         blobs.run(fail, told.append)
         await blobs._threads.wait_idle()
@@ -40,7 +39,7 @@ def test_who_is_told_and_fails_harms_nobody_else() -> None:
         raise RuntimeError("a reply")
 
     async def story() -> None:
-        blobs = BlobWorker(MemoryBlobs(), StateMachine(), faults=faults)
+        blobs = BlobWorker(MemoryBlobs(), faults=faults)
         blobs.start(asyncio.get_running_loop())
         blobs.run(lambda: None, fail)
         blobs.run(lambda: None, told.append)

@@ -19,6 +19,7 @@ from millstream.formats.layout import StreamId
 from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import Append, CreateStream
 from millstream.state.machine import StateMachine
+from millstream.state.outbox import Outbox
 from millstream.state.outcomes import Done, Outcome
 from tests.unit.engine.world import FakeWatcher, World
 
@@ -90,7 +91,7 @@ def test_appends_are_counted_and_refusals_are_not() -> None:
 def test_after_every_batch_the_checkpointer_may_look() -> None:
     world = World()
     seen: list[int] = []
-    world.engine.after_batch.append(lambda: seen.append(world.engine.applied_lsn))
+    world.engine.listeners.append(lambda _: seen.append(world.engine.applied_lsn))
     world.create()
     world.append()
     world.append()
@@ -189,7 +190,7 @@ def test_a_delete_wakes_and_the_stream_says_that_it_ended() -> None:
     world.delete()
     world.commit()
     assert watcher.ended
-    assert world.machine.ended == []  # told once
+    assert world.machine.outbox.ended == []  # told once
 
 
 def test_a_delete_of_a_forked_stream_wakes_its_watchers_and_not_the_forks() -> None:
@@ -292,7 +293,7 @@ def test_a_reply_that_fails_harms_nobody_else(capsys: pytest.CaptureFixture[str]
     stream = world.create()
     watcher, abandoned, after = watch(world), list[object](), list[int]()
     world.engine.abandon = abandoned.append
-    world.engine.after_batch.append(lambda: after.append(world.engine.applied_lsn))
+    world.engine.listeners.append(lambda _: after.append(world.engine.applied_lsn))
     world.outcomes.clear()
 
     def fail(context: object, outcome: Outcome) -> None:
@@ -347,7 +348,7 @@ def test_an_apply_that_fails_ends_it_all_and_what_was_not_applied_is_unknown() -
     stream = world.create()
     watcher, after, told = watch(world), list[int](), list[int]()
     world.engine.failed = lambda: told.append(world.engine.applied_lsn)
-    world.engine.after_batch.append(lambda: after.append(1))
+    world.engine.listeners.append(lambda _: after.append(1))
     break_append(world, b"two")
     world.outcomes.clear()
     submit_appends(world, stream.stream_id, b"one", b"two", b"three")
@@ -398,15 +399,34 @@ def test_a_watcher_or_listener_that_fails_does_not_stop_the_others() -> None:
 
     for watcher in watchers:
         watcher.when_told = fail
-    world.engine.after_batch[:0] = [fail, lambda: after.append(1)]
-    world.engine.attend_subscriptions = fail
-    world.machine.subscriptions.stirred["s"] = None
+    world.engine.listeners[:0] = [fail, lambda _: after.append(1)]
     world.append(b"a")
     world.commit()
     assert [watcher.tails for watcher in watchers] == [[1], [1], [1]]
     assert after == [1]
     counts = world.engine.faults.counts
-    assert (counts["watcher"], counts["subscriptions"]) == (4, 1)
+    assert counts["watcher"] == 4
     world.engine.end_watchers()
     assert [watcher.shut_downs for watcher in watchers] == [1, 1, 1]
     assert world.engine.failure is None
+
+
+def test_every_listener_hears_of_a_batch_once_and_whole_after_the_readers() -> None:
+    world = World()
+    stream = world.create(b"a")
+    watcher, order = watch(world), list[str]()
+    heard: list[tuple[list[int], list[str]]] = []
+    watcher.when_told = lambda _: order.append("reader")
+
+    def listen(outbox: Outbox) -> None:
+        order.append("listener")
+        heard.append((list(outbox.ended), list(outbox.stirred)))
+
+    world.engine.listeners += [listen, listen]
+    world.delete(b"a")
+    world.machine.outbox.stirred["s"] = None
+    world.commit()
+    assert order == ["reader", "listener", "listener"]
+    assert heard == [([stream.stream_id], ["s"])] * 2
+    world.create(b"b")
+    assert heard[2:] == [([], [])] * 2

@@ -86,9 +86,9 @@ def test_a_restored_snapshot_is_shared_by_the_same_forks() -> None:
     assert restored[b"trimmed"].earliest == restored[b"twig"].earliest
     assert restored.messages(b"trimmed") == [b"three"]
     restored.delete(b"trimmed")
-    assert restored.machine.unused_blobs == []
+    assert restored.machine.outbox.unused_blobs == []
     restored.delete(b"twig")
-    assert restored.machine.unused_blobs == ["first"]
+    assert restored.machine.outbox.unused_blobs == ["first"]
 
 
 def test_an_empty_bucket_is_there_again() -> None:

@@ -127,7 +127,7 @@ def test_the_name_of_an_expired_stream_may_be_taken_with_nothing_of_the_old_one_
     assert (stream.producers, stream.stream_seq, stream.ttl_ms) == (None, None, None)
     assert store.messages(b"a") == []
     assert old_id not in store.machine.by_id
-    assert store.machine.ended == [old_id]
+    assert store.machine.outbox.ended == [old_id]
 
 
 def test_until_its_last_millisecond_a_stream_keeps_its_name() -> None:

@@ -263,7 +263,7 @@ def test_deleting_a_stream_without_forks_frees_its_name() -> None:
     assert store.delete(b"a") is Done.DELETED
     assert b"a" not in store
     assert store.machine.by_id == {}
-    assert store.machine.ended == [stream.stream_id]
+    assert store.machine.outbox.ended == [stream.stream_id]
     assert stream.deleted  # readers that wait still hold it
 
 
@@ -286,7 +286,7 @@ def test_a_deleted_source_is_gone_while_its_forks_go_on() -> None:
     store.fork(b"f", b"a")
     source_id = store[b"a"].stream_id
     store.delete(b"a")
-    assert store.machine.ended == [source_id]
+    assert store.machine.outbox.ended == [source_id]
     assert isinstance(store.append(b"a", b"x"), StreamGone)
     assert isinstance(store.create(b"a"), StreamExists)
     assert store.append(b"f", b"x") is Done.APPENDED
@@ -343,10 +343,10 @@ def test_a_chain_of_deleted_sources_falls_with_its_last_fork() -> None:
     for path in (b"b", b"a", b"c"):
         store.delete(path)
     assert len(store.machine.residents.by_path) == 4
-    store.machine.ended.clear()
+    store.machine.outbox.ended.clear()
     store.delete(b"d")
     assert store.machine.residents.by_path == {}
-    assert sorted(store.machine.ended) == ids
+    assert sorted(store.machine.outbox.ended) == ids
 
 
 def test_a_chain_falls_only_up_to_the_first_that_is_still_wanted() -> None:

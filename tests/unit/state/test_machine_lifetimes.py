@@ -87,7 +87,7 @@ def test_expiry_at_the_deadline_removes_the_stream() -> None:
     store.now_ms += 5000
     assert store.expire(b"a") is Done.DELETED
     assert b"a" not in store
-    assert store.machine.ended == [stream_id]
+    assert store.machine.outbox.ended == [stream_id]
 
 
 def test_expiry_of_a_stream_renewed_meanwhile_does_nothing() -> None:

@@ -104,11 +104,11 @@ def test_a_decision_is_what_apply_then_does(sequence: list[AnyCommand]) -> None:
 def test_a_refused_command_changes_nothing(sequence: list[AnyCommand]) -> None:
     machine = StateMachine()
     for command in sequence:
-        before, ended = image_bytes(machine), list(machine.ended)
+        before, ended = image_bytes(machine), list(machine.outbox.ended)
         outcome = machine.apply(command)
         if isinstance(outcome, StreamError) or outcome in CHANGES_NOTHING:
             assert image_bytes(machine) == before
-            assert machine.ended == ended
+            assert machine.outbox.ended == ended
 
 
 @given(sequences)
@@ -120,9 +120,9 @@ def test_every_stream_that_leaves_or_is_deleted_is_told_once(sequence: list[AnyC
         alive = {i for i, stream in machine.by_id.items() if not stream.deleted}
         machine.apply(command)
         left = alive - {i for i, stream in machine.by_id.items() if not stream.deleted}
-        assert left <= set(machine.ended)
-        told.update(machine.ended)
-        machine.ended.clear()
+        assert left <= set(machine.outbox.ended)
+        told.update(machine.outbox.ended)
+        machine.outbox.ended.clear()
     assert all(count <= 2 for count in told.values())  # soft-deleted first, removed later
 
 
@@ -135,9 +135,9 @@ def test_every_blob_is_in_use_or_was_given_up_exactly_once(sequence: list[AnyCom
         machine.apply(command)
         if isinstance(command, PublishSnapshot):
             stored[command.blob] += 1
-        for name in machine.unused_blobs:
+        for name in machine.outbox.unused_blobs:
             assert name not in blob_uses(machine)
-    given_up, used = Counter(machine.unused_blobs), blob_uses(machine)
+    given_up, used = Counter(machine.outbox.unused_blobs), blob_uses(machine)
     once = {name for name, times in stored.items() if times == 1}
     assert {name for name in once if given_up[name] + (name in used) != 1} == set()
 

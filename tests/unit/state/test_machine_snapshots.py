@@ -64,7 +64,7 @@ def test_what_is_no_boundary_is_refused(
     before = image_bytes(store.machine)
     assert isinstance(store.publish(b"a", ordinal, byte), refusal)
     assert image_bytes(store.machine) == before
-    assert store.machine.unused_blobs == ["blob"]
+    assert store.machine.outbox.unused_blobs == ["blob"]
     assert blob_uses(store.machine) == {}
 
 
@@ -88,7 +88,7 @@ def test_the_order_of_the_checks_is_gone_then_beyond_then_aligned(
     assert isinstance(store.publish(b"a", ordinal, byte, blob="second"), refusal)
     assert store[b"a"].snapshot is not None
     assert store[b"a"].snapshot.blob == "first"
-    assert store.machine.unused_blobs == ["second"]
+    assert store.machine.outbox.unused_blobs == ["second"]
 
 
 def test_a_refusal_because_of_retention_names_the_earliest_offset() -> None:
@@ -104,7 +104,7 @@ def test_the_same_snapshot_again_is_no_news_and_another_is_a_conflict() -> None:
     store.publish(b"a", 2, blob="first")
     assert store.publish(b"a", 2, blob="again") is Done.EXISTED
     assert isinstance(store.publish(b"a", 2, blob="other", digest="else"), SnapshotConflict)
-    assert store.machine.unused_blobs == ["again", "other"]
+    assert store.machine.outbox.unused_blobs == ["again", "other"]
     assert blob_uses(store.machine) == {"first": 1}
 
 
@@ -112,14 +112,14 @@ def test_a_snapshot_told_twice_keeps_its_blob() -> None:
     store = source()
     store.publish(b"a", 2, blob="first")
     assert store.publish(b"a", 2, blob="first") is Done.EXISTED
-    assert store.machine.unused_blobs == []
+    assert store.machine.outbox.unused_blobs == []
 
 
 def test_a_newer_snapshot_gives_up_the_blob_of_the_older() -> None:
     store = source()
     store.publish(b"a", 1, blob="first")
     store.publish(b"a", 3, blob="second")
-    assert store.machine.unused_blobs == ["first"]
+    assert store.machine.outbox.unused_blobs == ["first"]
     assert blob_uses(store.machine) == {"second": 1}
     assert store.messages(b"a") == []
 
@@ -134,7 +134,7 @@ def test_streams_that_are_not_there_take_no_snapshot() -> None:
     store.now_ms += 1000
     assert isinstance(store.publish(b"brief", 1, blob="late"), StreamNotFound)
     assert isinstance(store.publish(b"doomed", 0, blob="dead"), StreamGone)
-    assert store.machine.unused_blobs == ["stray", "late", "dead"]
+    assert store.machine.outbox.unused_blobs == ["stray", "late", "dead"]
 
 
 def test_a_closed_stream_may_still_be_compacted() -> None:
@@ -235,9 +235,9 @@ def test_a_shared_blob_is_given_up_by_its_last_user() -> None:
     store.publish(b"a", 3, blob="own")
     store.delete(b"f")
     assert blob_uses(store.machine) == {"shared": 1, "own": 1}
-    assert store.machine.unused_blobs == []
+    assert store.machine.outbox.unused_blobs == []
     store.delete(b"g")
-    assert store.machine.unused_blobs == ["shared"]
+    assert store.machine.outbox.unused_blobs == ["shared"]
     assert blob_uses(store.machine) == {"own": 1}
 
 
@@ -246,9 +246,9 @@ def test_a_source_deleted_but_kept_for_its_forks_needs_no_blob_of_its_own() -> N
     store.fork(b"f", b"a")
     store.publish(b"a", 3)
     store.delete(b"a")
-    assert store.machine.unused_blobs == ["blob"]
+    assert store.machine.outbox.unused_blobs == ["blob"]
     store.delete(b"f")
-    assert store.machine.unused_blobs == ["blob"]
+    assert store.machine.outbox.unused_blobs == ["blob"]
     assert store.machine.by_id == {}
 
 
@@ -258,7 +258,7 @@ def test_an_expired_stream_gives_its_blob_up() -> None:
     store.publish(b"a", 1)
     store.now_ms += 1000
     store.expire(b"a")
-    assert store.machine.unused_blobs == ["blob"]
+    assert store.machine.outbox.unused_blobs == ["blob"]
 
 
 def test_a_name_taken_over_from_an_expired_stream_has_no_snapshot() -> None:
@@ -269,7 +269,7 @@ def test_a_name_taken_over_from_an_expired_stream_has_no_snapshot() -> None:
     store.create(b"a")
     assert store[b"a"].snapshot is None
     assert store[b"a"].earliest == "0000000000000000_0000000000000000"
-    assert store.machine.unused_blobs == ["blob"]
+    assert store.machine.outbox.unused_blobs == ["blob"]
 
 
 def test_a_decision_does_not_change_anything() -> None:

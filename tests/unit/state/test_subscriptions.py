@@ -110,7 +110,7 @@ def test_a_stream_created_later_is_followed_from_before_its_first_message() -> N
     store.create(b"events/a", b"first")
     assert store.acked("s", b"events/a") == (0, 0)
     assert store.pending("s") == [b"events/a"]
-    assert list(store.machine.subscriptions.stirred) == ["s"]
+    assert list(store.machine.outbox.stirred) == ["s"]
 
 
 def test_a_new_fork_is_followed_from_its_start_with_all_it_inherited() -> None:
@@ -448,7 +448,7 @@ def test_a_wake_event_is_an_ordinary_message_of_the_wake_stream() -> None:
         "generation": 1,
         "ts": store.now_ms,
     }
-    assert store.machine.subscriptions.grown == {store[WAKE_STREAM].stream_id}
+    assert store.machine.outbox.grown == {store[WAKE_STREAM].stream_id}
     assert store("s").next_step() is None  # until a worker comes
 
 

@@ -7,7 +7,7 @@ import gc
 import importlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -108,11 +108,7 @@ def test_what_follows_a_command_is_done_however_early_it_is_looked_at() -> None:
         async def accept(webhook: Webhook) -> Answer:
             return Answer("", False, 202)
 
-        def attend(names: Iterable[str]) -> None:
-            driver.attend(names)
-            driver._look_at_some()
-
-        world.engine.attend_subscriptions = attend
+        world.engine.listeners.append(lambda _: driver._look_at_some())
         world.sender.behave = accept
         await world.subscribe("s", HOOK, b"a", lease_ms=1000)
         await world.append(stream)
