@@ -26,13 +26,13 @@ else
 	exec $(BIN)/millstream serve --data-dir data
 endif
 
-## test: everything CI runs. Lanes run beside each other, so that what waits (for vitest, for a lease, for a deadline)
+## test: everything CI runs. Lanes run beside each other, so that what waits (for a lease, for a deadline)
 ## leaves the cores to what computes; what looks at the clock runs alone. The table at the end has the time of every stage
 test: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed $(CLIENTS_DIR)/node_modules/.installed
 	$(BIN)/python -m tests.stages \
 		--lane check unit property crash-ci spark \
-		--lane official clients conformance cold \
-		--alone freeze bench-smoke
+		--lane clients conformance cold \
+		--alone official freeze bench-smoke
 
 ## quick: for the daily loop, under four minutes: check, the unit tests, and the official suite in memory
 quick: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed
