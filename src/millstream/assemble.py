@@ -24,7 +24,7 @@ from millstream.api.bootstrap import Bootstraps
 from millstream.api.compression import Compression
 from millstream.api.cors import fixed_headers
 from millstream.api.flush_all import FlushAll
-from millstream.api.flush_cold import FlushCold
+from millstream.api.flush_cold import FlushCold, explain_flush
 from millstream.api.garbage import GarbageRoutes
 from millstream.api.jobs import JobRoutes
 from millstream.api.json_metrics import ColdNumbers
@@ -39,6 +39,7 @@ from millstream.api.reads import Reads
 from millstream.api.retention import RetentionRoutes
 from millstream.api.routes import SUB_RESOURCES, ColdRoutes, Handlers, build_rows
 from millstream.api.routing import RouteTable
+from millstream.api.slow_requests import SlowRequests
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
@@ -233,7 +234,7 @@ def _build_handlers(
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock, bodies),
         control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
-        flush_cold=FlushCold(engine, None if cold is None else cold.flusher),
+        flush_cold=FlushCold(engine, None if cold is None else (cold.flusher, cold.flush_requests)),
         retention=RetentionRoutes(engine),
         keys=KeyRoutes(engine),
         cold=None if cold is None else cold.routes(),
@@ -315,7 +316,10 @@ class ColdTier:
             timings,
             wal_bytes_recovered=disk.log_bytes,
         )
-        self.flush_all = FlushAll(engine, self.flusher, self.checkpointer, storage.store_id)
+        self.flush_requests = SlowRequests(engine.faults, "request", explain_flush)
+        self.flush_all = FlushAll(
+            engine, self.flusher, self.checkpointer, storage.store_id, self.flush_requests
+        )
         self.checkpointer.after.append(self.eviction.stored)
         self.checkpointer.after.append(lambda _: engine.lifetimes.sweep())
         self.retention = RetentionSweeps(engine, disk.catalog, config.retention_interval, timings)
@@ -390,10 +394,11 @@ class ColdTier:
             stack.push_async_callback(self.checkpointer.close)
             await stack.enter_async_context(self.uploads.running(group))
             await stack.enter_async_context(self.checkpointer.running(group))
-            stack.push_async_callback(self.garbage_routes.close)
+            await stack.enter_async_context(self.garbage_routes.running(group))
             await stack.enter_async_context(self.garbage.running(group))
             stack.push_async_callback(self._job_thread.close)
             await stack.enter_async_context(self.job_routes.running(group))
+            await stack.enter_async_context(self.flush_requests.running(group))
             await stack.enter_async_context(self.flusher.running(group))
             await stack.enter_async_context(self.retention.running(group))
             await stack.enter_async_context(self.memory.running(group))

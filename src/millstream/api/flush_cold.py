@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from millstream.api.arguments import Query
 from millstream.api.headers import NO_STORE
 from millstream.api.paths import bucketed_key, unescape_all
-from millstream.api.slow_requests import SlowRequests
+from millstream.api.slow_requests import Answer, SlowRequests, json_answer
 from millstream.cold.flusher import Flusher
 from millstream.engine.engine import Engine
-from millstream.errors import (
-    ColdUnavailable,
-    InvalidRequest,
-    StreamError,
-)
+from millstream.errors import ColdUnavailable, InvalidRequest
 from millstream.http.message import Request
 from millstream.limits import MIB
 from millstream.protocol.offsets import encode_offset
@@ -24,12 +18,11 @@ BYTES_MAX_DEFAULT = 8 * MIB
 
 
 class FlushCold:
-    """`flusher` is None for a server that keeps everything in memory."""
+    """`cold` is None for a server that keeps everything in memory."""
 
-    def __init__(self, engine: Engine, flusher: Flusher | None) -> None:
+    def __init__(self, engine: Engine, cold: tuple[Flusher, SlowRequests] | None) -> None:
         self._engine = engine
-        self._flusher = flusher
-        self._requests = SlowRequests(engine)
+        self._cold = cold
 
     def handle(self, request: Request, raw_bucket: bytes, raw_stream: bytes) -> None:
         query = Query(request.query)
@@ -37,24 +30,26 @@ class FlushCold:
         bytes_max = _size(query, b"max_bytes", BYTES_MAX_DEFAULT)
         key = bucketed_key(unescape_all(raw_bucket), raw_stream)
         stream = self._engine.find(key, self._engine.clock.now_ms())
-        if self._flusher is None:
+        if self._cold is None:
             raise InvalidRequest("this server has no cold store; start it without --memory")
         if stream.log.tail_byte - stream.log.cold_byte < max(bytes_min, 1):
             request.respond(204, NO_STORE)
             return
-        self._requests.begin(request, self._flush(self._flusher, stream, bytes_max))
+        flusher, requests = self._cold
+        requests.begin(request, self._flush(flusher, stream, bytes_max))
 
-    async def _flush(self, flusher: Flusher, stream: Stream, bytes_max: int) -> dict[str, Any]:
-        try:
-            await flusher.flush_stream(stream, bytes_max)
-        except StreamError:
-            raise
-        except Exception as error:  # the flusher has told what is wrong
-            raise ColdUnavailable(f"the cold store took nothing: {error}") from error
-        return {
-            "hot_start_offset": encode_offset(stream.log.cold_ordinal, stream.log.cold_byte),
-            "group_commit_index": self._engine.applied_lsn,
-        }
+    async def _flush(self, flusher: Flusher, stream: Stream, bytes_max: int) -> Answer:
+        await flusher.flush_stream(stream, bytes_max)
+        return json_answer(
+            {
+                "hot_start_offset": encode_offset(stream.log.cold_ordinal, stream.log.cold_byte),
+                "group_commit_index": self._engine.applied_lsn,
+            }
+        )
+
+
+def explain_flush(error: Exception) -> ColdUnavailable:
+    return ColdUnavailable(f"the cold store took nothing: {error}")
 
 
 def _size(query: Query, name: bytes, default: int) -> int:

@@ -42,10 +42,10 @@ class GarbageRequest(FakeRequest):
 def ask(method: bytes, result: Report | Collected | Exception | None) -> tuple[int, Any, Faults]:
     async def story() -> None:
         routes = GarbageRoutes(cast(Garbage, FakeGarbage(result)), faults)
-        (routes.show if method == b"GET" else routes.collect)(request.request)
-        while result is not None and not request.is_answered:
-            await asyncio.sleep(0)
-        await routes.close()
+        async with asyncio.TaskGroup() as group, routes.running(group):
+            (routes.show if method == b"GET" else routes.collect)(request.request)
+            while result is not None and not request.is_answered:
+                await asyncio.sleep(0)
 
     request, faults = GarbageRequest(method), Faults()
     asyncio.run(story())

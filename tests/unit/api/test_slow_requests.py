@@ -4,81 +4,83 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
-from typing import Any, cast
+from typing import Any
 
-from millstream.api.slow_requests import SlowRequests
-from millstream.clock import ManualClock
-from millstream.engine.engine import Engine
-from millstream.errors import ColdUnavailable
-from millstream.http.message import Request
-from millstream.journal.memory import MemoryJournal
-from millstream.state.machine import StateMachine
+import pytest
 
-
-class FakeRequest:
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, Any]] = []
-
-    def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        self.answers.append((status, json.loads(body)))
+from millstream.api.slow_requests import Answer, Answering, SlowRequests, json_answer
+from millstream.errors import ColdUnavailable, ShuttingDown
+from millstream.faults import Faults
+from tests.unit.api.fake_request import FakeRequest
 
 
 class Office:
     def __init__(self) -> None:
-        self.engine = Engine(StateMachine(1), MemoryJournal(), ManualClock(), 0)
-        self.abandoned: list[object] = []
-        self.engine.abandon = self.abandoned.append
-        self.requests = SlowRequests(self.engine)
+        self.faults = Faults()
+        self.requests = SlowRequests(
+            self.faults, "jobs", lambda error: ColdUnavailable(f"not now: {error}"), service="jobs"
+        )
         self.request = FakeRequest()
 
-    def serve(self, answering: Coroutine[Any, Any, dict[str, Any]]) -> None:
+    def serve(self, answering: Answering) -> tuple[int, Any]:
         """For a few turns of the loop, then the server ends."""
 
         async def story() -> None:
-            self.requests.begin(cast(Request, self.request), answering)
-            for _ in range(5):
-                await asyncio.sleep(0)
+            async with asyncio.TaskGroup() as group, self.requests.running(group):
+                self.requests.begin(self.request.request, answering)
+                for _ in range(5):
+                    await asyncio.sleep(0)
 
         asyncio.run(story())
+        status, _, body = self.request.answer
+        return status, json.loads(body)
 
 
 def test_what_the_coroutine_returns_is_the_answer() -> None:
-    async def answer() -> dict[str, Any]:
-        return {"lsn": 1}
+    async def answer() -> Answer:
+        return json_answer({"lsn": 1})
 
     office = Office()
-    office.serve(answer())
-    assert office.request.answers == [(200, {"lsn": 1})]
+    office.faults.report("jobs", KeyError("earlier"))
+    assert office.serve(answer()) == (200, {"lsn": 1})
+    assert not office.faults.failing()
 
 
 def test_an_error_that_the_client_can_act_on_is_the_answer() -> None:
-    async def refuse() -> dict[str, Any]:
-        raise ColdUnavailable("not now")
+    async def refuse() -> Answer:
+        raise ColdUnavailable("the store is away")
 
     office = Office()
-    office.serve(refuse())
-    [(status, body)] = office.request.answers
-    assert (status, body["error"]["code"]) == (503, ColdUnavailable.code)
-    assert not any(office.engine.faults.counts.values())
+    status, body = office.serve(refuse())
+    assert (status, body["error"]["message"]) == (503, "the store is away")
+    assert not any(office.faults.counts.values())
 
 
-def test_an_unexpected_error_is_heard_and_the_client_gets_an_answer() -> None:
-    async def fail() -> dict[str, Any]:
-        raise KeyError("injected")
+@pytest.mark.parametrize("error", [OSError("the disk"), KeyError("a fault")])
+def test_other_errors_are_explained_and_faults_are_heard(error: Exception) -> None:
+    async def fail() -> Answer:
+        raise error
 
     office = Office()
-    office.serve(fail())
-    assert office.abandoned == [office.request]
-    assert office.engine.faults.counts["request"] == 1
+    status, body = office.serve(fail())
+    assert status == 503
+    assert body["error"]["message"].startswith("not now: ")
+    assert office.faults.counts["jobs"] == isinstance(error, KeyError)
 
 
-def test_a_request_that_is_cut_short_by_the_end_of_the_server_is_answered() -> None:
-    async def wait() -> dict[str, Any]:
+def test_a_request_that_the_stop_of_the_server_cuts_short_is_answered() -> None:
+    async def wait() -> Answer:
         await asyncio.Event().wait()
-        return {}
+        return json_answer({})
+
+    status, body = Office().serve(wait())
+    assert (status, body["error"]["code"]) == (503, "shutting_down")
+
+
+def test_a_request_that_comes_after_the_stop_is_refused() -> None:
+    async def never() -> Answer:
+        raise AssertionError("it must not begin")
 
     office = Office()
-    office.serve(wait())
-    [(status, body)] = office.request.answers
-    assert (status, body["error"]["code"]) == (503, "shutting_down")
+    with pytest.raises(ShuttingDown):
+        office.requests.begin(office.request.request, never())

@@ -333,7 +333,7 @@ def test_what_failed_is_tried_again_after_the_pause_and_not_before(tmp_path: Pat
         await until(lambda: stream.log.cold_byte == 1)
         assert len(office.stored()) == 2
 
-    run(tmp_path, story, timings=Timings(flush_retry=Backoff(0.2, 0.2), flush_look=3600.0))
+    run(tmp_path, story, timings=Timings(flush_retry=Backoff(1.5, 1.5), flush_look=3600.0))
 
 
 def test_as_many_shards_are_flushed_at_once_as_there_are_threads(tmp_path: Path) -> None:
