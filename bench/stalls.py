@@ -36,8 +36,9 @@ import pyarrow as pa
 
 from bench.processes import rss_bytes
 from millstream import assemble
-from millstream.assemble import ColdTier, Stop
+from millstream.cold_tier import ColdTier
 from millstream.config import Config
+from millstream.storage import Stop
 
 MARK_SECONDS = 0.004
 STALL_SECONDS = 0.02

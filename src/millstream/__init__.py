@@ -5,6 +5,7 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     cli/         commands: parse, call, print, exit code
     pipeline/    jobs on Spark, always in a process of its own; nothing but cli imports it
     assemble.py  builds the running system from a Config; the one file that knows every room
+    cold_tier.py, storage.py   the cold tier and what earlier runs left, as assemble.py wants them
     lake/        SQL over what streams hold
     offline/     a folder that no server uses: verify it, salvage it, build one from the cold store
     recover.py   from a data folder to a state

@@ -22,9 +22,10 @@ import pytest
 import structlog
 import uvloop
 
-from millstream.assemble import Stop, running
+from millstream.assemble import running
 from millstream.config import Config
 from millstream.http.server import Server
+from millstream.storage import Stop
 from tests.conformance.api import BINARY, Api
 from tests.support.server import ServerProcess, running_server
 

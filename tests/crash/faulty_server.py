@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from millstream import assemble
+from millstream import cold_tier
 from millstream.cli.main import main
 from millstream.engine.engine import Engine
 from millstream.engine.timings import Backoff
@@ -203,7 +203,7 @@ def make_replies_faulty() -> None:
 
 def make_hasty() -> None:
     """Compactions of next to nothing."""
-    patched: Any = assemble
+    patched: Any = cold_tier
     patched.Policy = functools.partial(
         Policy, target_bytes=256 * KIB, task_bytes=512 * KIB, small_min=3, depth_min=3
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from millstream import assemble
+from millstream import cold_tier
 from millstream.api.jobs import JobRoutes
 from millstream.cli.main import main
 from millstream.clock import Clock
@@ -38,7 +38,7 @@ class WatchedTable(JobTable):
 
 
 def make_hasty() -> None:
-    patched: Any = assemble
+    patched: Any = cold_tier
     patched.JobTable = WatchedTable
     JobRoutes.handle = handle  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, end_leases)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import structlog
 
-from millstream.assemble import ColdTier, Stop, Storage, _supervised, open_storage, running
+from millstream.assemble import _supervised, running
 from millstream.clock import ManualClock
 from millstream.cold.checkpointer import Checkpointer
 from millstream.cold.room_maker import RoomMaker
+from millstream.cold_tier import ColdTier
 from millstream.config import Config
 from millstream.engine.engine import Engine
 from millstream.engine.timings import Timings
@@ -22,6 +23,7 @@ from millstream.faults import Faults
 from millstream.formats.layout import StreamId
 from millstream.state.commands import AnyCommand, Append, CreateStream, DeleteStream, NoOp
 from millstream.state.machine import StateMachine
+from millstream.storage import Stop, Storage, open_storage
 from tests.unit.state.store import describe
 
 NOW_MS = ManualClock().now_ms()

@@ -16,6 +16,10 @@ from millstream.config import (
     flag_name,
     java_home,
     log_settings,
+    pipeline_environment,
+    split_listen,
+)
+from millstream.config_values import (
     parse_cold,
     parse_count,
     parse_endpoint,
@@ -23,8 +27,6 @@ from millstream.config import (
     parse_listen,
     parse_seconds,
     parse_size,
-    pipeline_environment,
-    split_listen,
 )
 
 FIELDS = dataclasses.fields(Config)

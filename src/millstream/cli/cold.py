@@ -10,7 +10,8 @@ from typing import Any
 from millstream.cli.asking import add_server, ask
 from millstream.cli.flags import add_settings, settings_given
 from millstream.cli.progress import ProgressBar
-from millstream.config import Config, InvalidSetting, access_key, build_config, parse_count
+from millstream.config import Config, InvalidSetting, access_key, build_config
+from millstream.config_values import parse_count
 from millstream.offline.restore import restore
 from millstream.offline.verify import verify
 

@@ -8,14 +8,8 @@ import dataclasses
 
 from millstream.cli.asking import add_server
 from millstream.cli.flags import add_settings, settings_given
-from millstream.config import (
-    Config,
-    InvalidSetting,
-    access_key,
-    java_home,
-    log_settings,
-    parse_seconds,
-)
+from millstream.config import Config, InvalidSetting, access_key, java_home, log_settings
+from millstream.config_values import parse_seconds
 from millstream.errors import StartupError
 from millstream.jobs.pipeline_requirements import find_missing
 from millstream.telemetry import all_output_as_json, configure_logs, is_json
