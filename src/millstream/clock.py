@@ -13,7 +13,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, held still while somebody sets it back."""
+    """The machine's clock, held still while an operator sets it back."""
 
     def __init__(self) -> None:
         self._latest_ms = 0

@@ -263,7 +263,7 @@ class Config:
         "auto",
         parse_choice("auto", "off", "external"),
         "auto|off|external",
-        "who tidies up cold segments: a process of ours when there is work, nobody, or one you run",
+        "who tidies up cold segments: a process of ours when there is work, none, or one you run",
     )
     tls_cert: Path | None = _setting(
         None, Path, "FILE", "certificate chain (PEM); turns on HTTPS together with --tls-key"
@@ -372,7 +372,7 @@ def log_settings(flags: Mapping[str, str | None]) -> tuple[str, str]:
 
 
 def _refuse_unknown(environment: Mapping[str, str]) -> None:
-    """A setting with a typing error would otherwise be a setting that nobody made."""
+    """A setting with a typing error would otherwise be a setting without effect."""
     known = {environment_name(setting) for setting in dataclasses.fields(Config)} | {KEY_VARIABLE}
     for name, value in sorted(environment.items()):
         is_ours = name.upper().startswith(ENVIRONMENT_PREFIX)
@@ -388,7 +388,7 @@ def _value(
     environment: Mapping[str, str],
     fallbacks: Mapping[str, str],
 ) -> Any:
-    """What somebody said, parsed; None when nobody did."""
+    """What flag or variable say, parsed; None when neither does."""
     given, source = flags.get(setting.name), flag_name(setting)
     if given is None:
         source = environment_name(setting)
@@ -460,7 +460,7 @@ def _check_cold(config: Config) -> None:
 
 
 def java_home(environment: Mapping[str, str] | None = None) -> Path | None:
-    """Where a Java is that somebody chose for us."""
+    """Where the Java is that the environment names."""
     if environment is None:
         environment = os.environ
     found = environment.get("JAVA_HOME")

@@ -248,7 +248,7 @@ class TokenExpired(StreamError):
 
 
 class WakeFenced(StreamError):
-    """The wake is over, or somebody else's by now."""
+    """The wake is over, or another worker's by now."""
 
     code = "FENCED"
 
@@ -308,7 +308,7 @@ class JobConflict(StreamError):
 
 
 class JobFailed(StreamError):
-    """Something about the job went wrong that nobody expected. The log says what."""
+    """Something about the job went wrong that the code did not foresee. The log says what."""
 
     code = "job_failed"
 
@@ -411,7 +411,7 @@ class StoreUnavailable(ObjectStoreError):
 
 
 class StoreRefused(StoreUnavailable):
-    """The store will go on refusing until somebody changes a setting; the message says which."""
+    """The store will go on refusing until an operator changes a setting; the message says which."""
 
 
 class ObjectMissing(ObjectStoreError):

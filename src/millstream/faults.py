@@ -1,4 +1,4 @@
-"""Errors that nobody expected: heard, counted, and shown until whoever met them works again.
+"""Errors that no code foresaw: heard, counted, and shown until the service that met them works.
 
 What can be foreseen (a store that is away, a full disk) is a value that its owner deals with and
 never comes here. Everything else does, from any thread.
@@ -105,7 +105,7 @@ class Faults:
 
     @contextlib.contextmanager
     def hearing_all(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Within the block every error that nobody catches comes here: from callbacks, timers and
+        """Within the block every error that no code catches comes here: from callbacks, timers and
         tasks of the loop, from threads, and from where Python itself can only print."""
         handler_before = loop.get_exception_handler()
         thread_before, unraisable_before = threading.excepthook, sys.unraisablehook

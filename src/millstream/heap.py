@@ -11,7 +11,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int:
-    """0 where nobody tells."""
+    """0 where the system does not tell."""
     try:
         return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):

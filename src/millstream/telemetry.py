@@ -33,8 +33,8 @@ KINDS_MAX = 1000  # remembered; the kinds are words of ours, so there are far fe
 class StderrLines:
     """Where the lines go: to stderr as it is now, and nowhere when it is gone.
 
-    Whoever read them may have left (`2>&1 | head`), and its disk may be full: what the server
-    does must not depend on whether somebody hears of it.
+    Their reader may have left (`2>&1 | head`), and its disk may be full: what the server
+    does must not depend on whether its lines are read.
     """
 
     def write(self, line: str) -> None:
@@ -100,7 +100,7 @@ def configure_logs(log_format: str, level: str, *, sparing: bool = False) -> Non
 
 
 def is_json() -> bool:
-    """Whether whoever reads stderr expects an object in each line."""
+    """Whether the reader of stderr expects an object in each line."""
     return any(
         isinstance(each, structlog.processors.JSONRenderer)
         for each in structlog.get_config()["processors"]
@@ -108,7 +108,7 @@ def is_json() -> bool:
 
 
 def last_words(message: str) -> None:
-    """Why the command ends, for whoever started it."""
+    """Why the command ends, for the person who started it."""
     if is_json():
         logger.error(message)
     else:

@@ -115,7 +115,7 @@ def fork_request(headers: Headers) -> ForkRequest | None:
 
 
 class Query:
-    """The query string; parameters nobody asks for are ignored."""
+    """The query string; unknown parameters are ignored."""
 
     def __init__(self, raw: bytes) -> None:
         self._values: dict[bytes, list[bytes]] = {}

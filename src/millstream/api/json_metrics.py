@@ -28,7 +28,7 @@ class ColdNumbers(NamedTuple):
     held_bytes: int
     windows: int
     cache_bytes: int
-    dead_bytes: int = 0  # of objects, about: what nobody may read and is not rewritten yet
+    dead_bytes: int = 0  # of objects, about: what no reader may see and is not rewritten yet
     dead_bytes_overdue: int = 0  # of that, what --erase-within promised to be gone
 
 

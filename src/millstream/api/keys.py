@@ -73,7 +73,7 @@ class KeyRoutes:
         if not self._keys.is_used and Scope.ADMIN.value not in command.scopes:
             raise InvalidRequest(
                 "the first key turns access control on, so it must have the scope admin: without "
-                "one that has it nobody could make another"
+                "one that has it no other could be made"
             )
 
         def created(context: Request, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Large bodies become messages in a thread; whoever sent one waits, and nobody else does."""
+"""Large bodies become messages in a thread; the client that sent one waits, and no other does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What there is: the streams of a bucket, all streams, all buckets.
 
 Each listing is in the byte order of the names it shows, in the one notation of paths.py, and what
-it shows as a name can be given back as `after` to go on behind it. Whoever lists a lot takes a few
+it shows as a name can be given back as `after` to go on behind it. A long listing takes a few
 names at a time and lets others have the loop in between.
 """
 
@@ -147,7 +147,7 @@ class Listings:
             respond_error(request, error)
             return
         except Exception:
-            self._engine.abandon(request)  # nobody waits for ever; the loop hears the error
+            self._engine.abandon(request)  # no client waits for ever; the loop hears the error
             raise
         asyncio.get_running_loop().call_soon(self._take_steps, request, steps)
 
@@ -310,7 +310,7 @@ def _descriptor(stream: Stream) -> dict[str, object]:
         "epoch": 0,
         "next_offset": stream.tail,
         "sealed_through": sealed,
-        "uploaded_through": sealed,  # a segment is in the store before anybody hears of it
+        "uploaded_through": sealed,  # a segment is in the store before the state hears of it
         "profile": "generic",
     }
 

@@ -72,7 +72,7 @@ class Readiness:
         return reasons
 
     def _unexpected_errors(self) -> dict[str, object] | None:
-        """A note for whoever looks: these make nobody unready by themselves."""
+        """A note for operators: these do not make the server unready by themselves."""
         last = self._faults.last
         if last is None:
             return None
@@ -85,7 +85,7 @@ class Readiness:
 
 
 class Metrics:
-    """Reads plain numbers when somebody looks; the paths that count only add integers."""
+    """Reads plain numbers when it is asked; the paths that count only add integers."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Metrics:
     def _unexpected_errors(self) -> Metric:
         errors = CounterMetricFamily(
             "millstream_unexpected_errors",
-            "Errors that nobody expected; the log has each with its traceback",
+            "Errors that no code foresaw; the log has each with its traceback",
             labels=["where"],
         )
         for where, count in self._engine.faults.counts.items():
@@ -253,7 +253,7 @@ def _collect_cold(cold: ColdNumbers) -> Iterable[Metric]:
     yield CounterMetricFamily("millstream_checkpoints", "Checkpoints stored", cold.checkpoints)
     yield GaugeMetricFamily(
         "millstream_dead_bytes",
-        "Bytes of segments that nobody can read any more, about",
+        "Bytes of segments that no reader can see any more, about",
         cold.dead_bytes,
     )
     yield GaugeMetricFamily(

@@ -164,7 +164,7 @@ class WakeRoutes:
         self._reads.with_log(request, stream, offset, 0, loaded)
 
     def _look_up_in(self, key: bytes, offset: Offset) -> Stream | None:
-        """The stream whose content must tell the other half; None when nobody has to look."""
+        """The stream whose content must tell the other half; None when it need not be looked up."""
         if offset.ordinal is not None and offset.byte is not None:
             return None
         stream = self._engine.machine.find(key)

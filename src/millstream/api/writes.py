@@ -325,7 +325,7 @@ def _nothing_to_append() -> InvalidJson:
 
 
 def _closure_headers(stream: Stream, refusal: StreamError) -> bytes:
-    """Whoever is refused on a closed stream learns that it is closed, whatever the reason given."""
+    """Who is refused on a closed stream learns that it is closed, whatever the reason given."""
     if not stream.closed or stream.deleted or isinstance(refusal, StreamClosed):
         return b""
     return _CLOSED + b"stream-next-offset: %b\r\n" % stream.tail.encode()

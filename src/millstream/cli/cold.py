@@ -36,7 +36,7 @@ thrown away, and that is compared with all the rest. Nothing is changed. Exit co
 """
 
 _GC_TEXT = """\
-Delete what the cold store holds and nobody needs any more. The server does this by itself; this
+Delete what the cold store holds and nothing needs any more. The server does this by itself; this
 does it now, or with --dry-run shows what would go and what waits for what.
 """
 
@@ -61,7 +61,7 @@ def add_cold_commands(commands: _Commands[argparse.ArgumentParser]) -> None:
                 default="20",
                 help="stop after so many (default: 20)",
             )
-    collect = _add(commands, "gc", "delete what the cold store holds for nobody", _GC_TEXT)
+    collect = _add(commands, "gc", "delete what the cold store holds in vain", _GC_TEXT)
     add_server(collect)
     collect.add_argument("--dry-run", action="store_true", help="only show what would go")
 

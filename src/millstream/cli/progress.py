@@ -45,7 +45,7 @@ class ProgressBar:
         share = done / total if total else 1.0
         if done and (share >= self._said.get(what, 0.0) + LINE_EVERY or done == total):
             if self._said.get(what) == 1.0:
-                return  # it is of a kind whose total nobody knows before
+                return  # it is of a kind whose total is not known before
             self._said[what] = share
             print(f"{what}: {done} of {total}", file=sys.stderr)
 

@@ -20,6 +20,6 @@ class _Refusal(MetaPathFinder):
 
 
 def refuse_pandas() -> None:
-    """From now on, for this process: to whoever tries, pandas is not installed."""
+    """From now on, for this process: to every import, pandas is not installed."""
     if not any(isinstance(finder, _Refusal) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Refusal())

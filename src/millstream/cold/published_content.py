@@ -39,7 +39,7 @@ class PublishedContent:
             )
 
     def shrink(self, allowed_bytes: int) -> bool:
-        """Drops the oldest; False when it is still too much, because nobody shall wait for it."""
+        """Drops the oldest; False when it is still too much, as no request shall wait for it."""
         for _ in range(PUBLISHED_DROPS_AT_ONCE):
             if self.memory_bytes <= max(allowed_bytes, 0):
                 return True

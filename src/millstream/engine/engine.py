@@ -97,7 +97,7 @@ class Engine:
     def submit(self, command: AnyCommand, reply: Reply, context: Any) -> None:
         """Brings into memory what the command will need, then hands it to the journal.
 
-        Whoever has the stream at hand may submit an Append to the journal directly.
+        A handler that has the stream at hand may submit an Append to the journal directly.
         """
         self.submit_entry((command, reply, context))
 
@@ -139,7 +139,7 @@ class Engine:
             self._hand_over(entry)
 
     def _prepare(self, steps: Iterator[None], entry: Entry) -> bool | None:
-        """Whether all is in memory now. None: it cannot be, and whoever waits will hear so."""
+        """Whether all is in memory now. None: it cannot be, and the waiting client will hear so."""
         try:
             last = PREPARE_STEPS_PER_TURN - 1
             return not any(True for _ in islice(steps, last, last + 1))

@@ -77,7 +77,7 @@ class HotBudget:
             self._timer = self._loop.call_later(delay, self._give_up)
 
     def close(self) -> None:
-        """Whoever still waits is refused."""
+        """Appends that still wait are refused."""
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:

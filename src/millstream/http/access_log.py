@@ -1,4 +1,4 @@
-"""A connection that tells of every answer, refusals too. Used only when somebody wants to know."""
+"""A connection that tells of every answer, refusals too. Used only with --access-log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.http.streaming import BodyStream
 if TYPE_CHECKING:
     from millstream.http.server import Listener, Server
 
-CLIENT_LEFT = 0  # in place of a status: nobody was there to answer
+CLIENT_LEFT = 0  # in place of a status: the client was gone
 
 
 class Entry(NamedTuple):

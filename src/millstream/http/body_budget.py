@@ -2,10 +2,10 @@
 
 Bytes are taken as they arrive, not as they are announced: a client that promises much and sends
 nothing takes nothing away from the others. So many bodies may be half-way when the budget is used
-up. Nobody waits then, which could go on for ever: as many uploads as necessary are refused with a
+up. None waits then, which could go on for ever: as many uploads as necessary are refused with a
 503, and the others go on. The ones that brought least in the last seconds are the first, and of
 several alike the newest; those who hold little, compared with an equal share for each client (by
-address) and each upload, are the last. So whoever sends steadily is not stopped by others who do
+address) and each upload, are the last. So a steady client is not stopped by others who do
 not, a client with many uploads does not push out one with few, and the last one left can always
 finish.
 
@@ -49,7 +49,7 @@ class BodyBudget:
         return connection in uploads
 
     def leave(self, connection: Connection) -> None:
-        """Nothing more arrives: the body is whole and will be answered, or nobody wants it."""
+        """Nothing more arrives: the body is whole and will be answered, or it is not wanted."""
         self._uploads.pop(connection, None)
 
     def release(self, bytes_less: int) -> None:

@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
             self._leave(request)
 
     def _forget_requests(self, current: Request | None) -> None:
-        """All but the current one, whose body is somebody's until that one has answered."""
+        """All but the current one, whose handler has the body until it has answered."""
         self.waiting.clear()
         self.queued_bytes = 0
         self._forget_arriving()
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
     def _leave(self, request: Request) -> None:
         on_disconnect = request.on_disconnect
         request.on_disconnect = request.on_half_close = None
-        if on_disconnect is not None:  # nobody will answer then
+        if on_disconnect is not None:  # no handler will answer then
             self.release_body(request)
             on_disconnect()
 
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
         self.server.body_budget.release(bytes_less)
 
     def release_body(self, request: Request) -> None:
-        """Nobody needs the body any more."""
+        """The body is not needed any more."""
         if request.charged_bytes:
             self._release(request.charged_bytes)
             request.charged_bytes = 0

@@ -35,7 +35,7 @@ class Accepted(NamedTuple):
 
 @lru_cache(maxsize=256)
 def choose_encoding(accept_encoding: bytes) -> Accepted:
-    """By weight (RFC 9110, 12.5.3). Whoever takes none of ours gets the answer as it is."""
+    """By weight (RFC 9110, 12.5.3). A client that takes none of ours gets the answer as it is."""
     if len(accept_encoding) > _HEADER_BYTES_MAX:
         return Accepted(None, True)
     weights: dict[bytes, float] = {}

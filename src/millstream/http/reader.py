@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millstream.http.connection import Connection
 
 _SLASH = ord("/")
-_WITH_BODY = (b"POST", b"PUT")  # nobody looks at the body of any other request
+_WITH_BODY = (b"POST", b"PUT")  # no handler looks at the body of any other request
 
 
 class RequestReader:

@@ -128,7 +128,7 @@ class Server:
         request.respond(500, b"content-type: application/json\r\n", body)
 
     def abandon(self, context: object) -> None:
-        """Whoever waits behind this context (a request, or a tuple with one) gets no real answer:
+        """The client behind this context (a request, or a tuple with one) gets no real answer:
         a 500, or a closed connection when an answer has begun."""
         for part in context if isinstance(context, tuple) else (context,):
             if not isinstance(part, Request):
@@ -149,7 +149,7 @@ class Server:
             connection.close_if_idle()
 
     async def close(self, grace_seconds: float) -> None:
-        """Waits for the answers under way, then drops whoever is left."""
+        """Waits for the answers under way, then drops the connections that are left."""
         self.stop_listening()
         if self.connections:
             self._empty = asyncio.Event()

@@ -62,7 +62,7 @@ class Journal(Protocol):
         ...
 
     def submit_large(self, entry: Entry) -> None:
-        """The same for a command whose content is in `pieces`: nobody waits while it is written."""
+        """The same for a command whose content is in `pieces`: no other waits while it is written."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class Journal(Protocol):
         ...
 
     def declare_full(self) -> None:
-        """Somebody else met the end of the disk that the log is on."""
+        """Another service met the end of the disk that the log is on."""
         ...
 
     def refuse(self, error: StreamError) -> None:

@@ -84,7 +84,7 @@ class ReadFolder(Places):
         try:
             self._lock_fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # a copy of a folder: nobody has it open
+            return  # a copy of a folder: no server has it open
         except OSError as error:
             raise StartupError(f"cannot read {path / LOCK_FILE}: {error.strerror}") from error
         try:

@@ -1,6 +1,6 @@
 """Room that is kept for the day when the disk is full.
 
-A file in the data folder that nobody reads. Giving it back makes room for what frees more:
+A file in the data folder that is never read. Giving it back makes room for what frees more:
 deletions in the log, the checkpoint that lets the log go, the catalog that knows what is garbage.
 """
 

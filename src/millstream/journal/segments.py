@@ -108,7 +108,7 @@ class SegmentWriter:
         self.next_lsn += records
 
     def write_parts(self, parts: Sequence[bytes], records: int) -> int:
-        """The same for a batch in parts that nobody wants to copy together; its size."""
+        """The same for a batch in parts, which are not copied together; its size."""
         size = sum(map(len, parts))
         if self._file is None or self._position + size > self._size:
             self._roll(size)

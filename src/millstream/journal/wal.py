@@ -309,7 +309,7 @@ class WalJournal:
             except OSError as error:
                 self._loop.call_soon_threadsafe(self._break, error)
                 return
-            except BaseException as error:  # as bad, and nobody else would hear of it
+            except BaseException as error:  # as bad, and no other code would hear of it
                 self._faults.report("journal", error)
                 told = OSError(f"an unexpected {type(error).__name__}: {error}")
                 self._loop.call_soon_threadsafe(self._break, told)

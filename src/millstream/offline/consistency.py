@@ -117,7 +117,7 @@ class Consistency:
                 yield f"{key} should have {bucket.streams} streams, found {found}"
         for name, count in self._buckets.items():
             yield f"bucket {name.decode(errors='replace')} is not there, but has {count} streams"
-        for blob, use in self.blobs.items():  # who counts too little deletes what somebody needs
+        for blob, use in self.blobs.items():  # a count too low deletes what a snapshot needs
             record = catalog.record(BLOB + blob)
             counted = 1 if record is None else int(record)
             if counted != use.streams:
@@ -169,7 +169,7 @@ def _check_forks(image: StreamImage, found: int) -> Iterator[str]:
     if image.forks != found:
         yield f"{title(image)} counts {image.forks} forks, found {found}"
     if image.deleted and not found:
-        yield f"{title(image)} is deleted, and nobody needs it"
+        yield f"{title(image)} is deleted, and nothing needs it"
 
 
 def _check_hot(image: StreamImage, content: HotContent | None) -> Iterator[str]:

@@ -37,7 +37,7 @@ def copied_catalog(folder: Places) -> Iterator[Path]:
 def copy_catalog(folder: Places, to: Path) -> None:
     to.mkdir()
     for path in sorted(folder.catalog.glob("*.sqlite*")):
-        if not path.name.endswith("-shm"):  # made anew by whoever opens the file
+        if not path.name.endswith("-shm"):  # made anew by the next that opens the file
             shutil.copyfile(path, to / path.name)
 
 

@@ -2,7 +2,7 @@
 
 What the newest whole manifest names is downloaded, checked and put in place. What the lost machine
 held in memory and in its log only is gone; the catalog still counts it, so every stream is cut to
-the content that is in the cold store before anybody reads it.
+the content that is in the cold store before a reader comes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The old folder is only read. Nothing uncertain gets into the new one: it holds a state that was
 once, exactly, less what can be proven to be lost. These are the rules:
 
-- The log counts up to the first place where it is damaged. Behind that nobody can tell which
+- The log counts up to the first place where it is damaged. Behind that nothing tells which
   streams the lost records were about, so what follows is not applied, but listed.
 - A stream whose content in a segment is damaged begins behind that, as if it had been trimmed.
   Offsets keep their meaning, and none is given a second time. So do forks that showed it.
@@ -324,7 +324,7 @@ class _Salvage:
         return None
 
     def _keep_what_is_before(self, catalog: Catalog, edits: Edits, bad: list[BadRun]) -> None:
-        """Sound runs before a damaged one belong to nobody any more."""
+        """Sound runs before a damaged one belong to no stream any more."""
         unreadable = {(each.run.stream_id, each.run.first_ordinal) for each in bad}
         for stream_id, cutoff in edits.cutoffs.items():
             image = edits.image(stream_id)

@@ -97,7 +97,7 @@ class JobClient:
         raise ServerAway(f"{self.server}: {method} {JOBS_PATH}{path} failed: {problem}")
 
     def _wait(self, seconds: float) -> bool:
-        """Whether somebody wants us to stop."""
+        """Whether we are asked to stop."""
         if self._stopped is not None:
             return self._stopped.wait(seconds)
         time.sleep(seconds)

@@ -43,7 +43,7 @@ def split_body(body: bytes) -> Messages:
     """Checks the body and flattens one level of array. `[]` gives no messages.
 
     Raises InvalidJson for anything that is not JSON in UTF-8. For bodies that are not large:
-    whoever calls this waits for all of it (see json_pieces.py for the others).
+    the caller waits for all of it (see json_pieces.py for the others).
     """
     try:
         if not body.isascii():

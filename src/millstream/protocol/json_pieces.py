@@ -1,7 +1,7 @@
 """JSON mode for large bodies: the same messages as json_mode.py, found in steps of bounded time.
 
 A decoder holds the interpreter until it is done, in whatever thread it runs; with 64 MiB that is a
-quarter of a second in which nobody is served. So the body is walked in steps. Each finds strings,
+quarter of a second in which none is served. So the body is walked in steps. Each finds strings,
 brackets and commas with a few operations on arrays, which gives the ends of the messages, and cuts
 the text behind a comma, or inside a string when there is none. Every part between two cuts is then
 completed to a text of its own, with the brackets that are open around it, and handed to the same

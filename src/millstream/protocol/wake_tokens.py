@@ -25,7 +25,7 @@ class TokenClaims(msgspec.Struct, array_like=True):
     expires_s: int
 
     def is_ageing(self, now_ms: int) -> bool:
-        """More than half its time is over: whoever goes on working should get a new one."""
+        """More than half its time is over: a worker that goes on should get a new one."""
         return self.expires_s - now_ms // 1000 < TOKEN_SECONDS // 2
 
 

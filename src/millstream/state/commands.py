@@ -99,7 +99,7 @@ class PublishSnapshot(Command, tag=9):
     content_type: bytes
     size: int
     digest: str
-    is_boundary: bool = False  # somebody looked: a message of this stream ends there
+    is_boundary: bool = False  # the handler has looked: a message of this stream ends there
 
 
 class PublishRuns(Command, tag=10):

@@ -38,7 +38,7 @@ class Horizon:
             forget()
 
     def pause(self) -> None:
-        """Somebody prepares a command bit by bit: nothing is forgotten until `resume`."""
+        """A command is prepared bit by bit: nothing is forgotten until `resume`."""
         self._pauses += 1
 
     def resume(self) -> None:

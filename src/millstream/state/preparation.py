@@ -5,7 +5,7 @@ and will be applied first, so what is brought is what might be asked for whateve
 (or the knowledge that there is none), and the ancestors that the end of a stream may end with it.
 `Horizon` keeps all of it there until the command is applied.
 
-Where a log is replayed nobody prepares: the store is asked in the middle of it.
+Where a log is replayed nothing is prepared: the store is asked in the middle of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Streams in memory, and the store where those rest that are not.
 
-A stream leaves memory only when the store has it as it is. Whoever still holds the object then
+A stream leaves memory only when the store has it as it is. Code that still holds the object then
 keeps it findable, so there are never two objects of one stream; and so do the commands that are
 under way (horizon.py).
 """
@@ -123,7 +123,7 @@ class Residents:
         )
 
     def note_absent(self, name: bytes | StreamId) -> None:
-        """The store has no stream of this name or id. Whoever is created from now on is in memory
+        """The store has no stream of this name or id. One that is created from now on is in memory
         until the command that this is noted for, the next to be submitted, is applied."""
         self._absent[name] += 1
         self._horizon.later(partial(self._forget_absent, name), behind=1)
@@ -146,7 +146,7 @@ class Residents:
     def _restore(self, image: bytes) -> Stream | None:
         stream, missing_bytes = restore_stream(image)
         if stream.stream_id in self.removed or stream.stream_id in self.by_id:
-            return None  # its name was given up, to somebody else perhaps
+            return None  # its name was given up, to another stream perhaps
         if missing_bytes:
             if not self._is_tail_lost:
                 raise MissingContent(stream.path, missing_bytes)
@@ -170,7 +170,7 @@ class Residents:
         if self.by_path.get(stream.path) is stream:
             del self.by_path[stream.path]
         self.removed[stream.stream_id] = None
-        self._absent[stream.path] += 1  # whoever found it before and is not applied yet may ask
+        self._absent[stream.path] += 1  # a command on its way may still ask for it
         self._horizon.later(partial(self._forget_absent, stream.path))
 
     def settle(self, removed: list[StreamId]) -> None:
@@ -185,7 +185,7 @@ class Residents:
             del self.by_path[stream.path]
         self._leaving[stream.stream_id] = stream
         self._leaving_by_path[stream.path] = stream
-        self._horizon.later(partial(_ignore, stream))  # whoever has it to apply may count on it
+        self._horizon.later(partial(_ignore, stream))  # a command on its way may count on it
 
 
 def _ignore(stream: Stream) -> None:

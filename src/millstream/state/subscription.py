@@ -118,7 +118,7 @@ class Subscription:
         self.next_attempt_ms = now_ms
 
     def hold(self, now_ms: int) -> None:
-        """Somebody has the wake and shows it."""
+        """A worker has the wake and shows it."""
         self.is_delivered = True
         self.retries = 0
         self.lease_deadline_ms = min(now_ms + self.config.lease_ttl_ms, STORED_INTEGER_MAX)

@@ -169,7 +169,7 @@ class Wakes:
         return Done.ACCEPTED
 
     def _held_by(self, command: AckWake | ReleaseWake) -> Subscription | StreamError:
-        """Only whoever holds this very wake may speak for it."""
+        """Only the worker that holds this very wake may speak for it."""
         subscription = self._all.by_id.get(command.subscription_id)
         if subscription is None:
             return not_found()

@@ -1,6 +1,6 @@
 """All subscriptions, and the only code that changes them.
 
-Streams tell of their birth, growth and end; everything else arrives as a command. What somebody
+Streams tell of their birth, growth and end; everything else arrives as a command. What code
 outside has to look at afterwards is left in the machine's outbox.
 
 A stream that only a pattern names has a link while it holds something unprocessed, and only then:
@@ -271,7 +271,7 @@ class Subscriptions:
         subscription.pending.pop(key, None)
         self.note_change(subscription)
         if not subscription.pending and subscription.lease_deadline_ms is None:
-            subscription.end_wake()  # nobody holds it, and there is nothing left to do
+            subscription.end_wake()  # no worker holds it, and there is nothing left to do
             self.stir(subscription)
 
     # What others have to hear of
@@ -287,7 +287,7 @@ class Subscriptions:
     def move(self, subscription: Subscription, key: bytes, position: Position) -> None:
         link = subscription.links.get(key)
         if link is None:
-            return  # it is processed to its tail, and further nobody gets
+            return  # it is processed to its tail, and further than that no worker gets
         link.acked = position
         self.note_change(subscription)
         if position >= self.tail(key):

@@ -1,7 +1,7 @@
 """Objects as files below one folder.
 
 obstore's own folder store never syncs, so this one is ours. An object is written under `.new`,
-synced, and only then given its name, so that nobody sees half of it; what a crash leaves under
+synced, and only then given its name, so that no reader sees half of it; what a crash leaves under
 `.new` is cleared away later.
 """
 
@@ -115,8 +115,8 @@ class ObjectFolder:
     def _make_durable(self, folder: str) -> None:
         """The folder is there and its name is on disk, and so are those above it.
 
-        A folder that exists may still be news to the disk: whoever made it a moment ago may not
-        have synced it yet. So the first use in this process syncs, whoever made it.
+        A folder that exists may still be news to the disk: its maker of a moment ago may not
+        have synced it yet. So the first use in this process syncs, always.
         """
         if folder in self._durable:
             return
@@ -156,7 +156,7 @@ class ObjectFolder:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             if operation in ("get", "head"):
                 raise ObjectMissing(f"there is no object {name} in {self.root}") from error
-            self._durable.clear()  # somebody removed a folder; the next put makes it again
+            self._durable.clear()  # a folder was removed; the next put makes it again
             raise self._unavailable(operation, name, error) from error
         except OSError as error:
             raise self._unavailable(operation, name, error) from error
@@ -181,7 +181,7 @@ def _make_root(folder: str) -> None:
 
 
 def _clear_leftovers(folder: str) -> None:
-    """Removes what writers that died left behind. Nobody writes for as long as this waits."""
+    """Removes what writers that died left behind. No writer takes as long as this waits."""
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):

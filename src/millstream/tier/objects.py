@@ -52,7 +52,7 @@ class ObjectStore:
         return ObjectStore, (self.settings,)
 
     def put(self, name: str, data: bytes) -> None:
-        """Durable when this returns, its size verified; nobody ever sees half of it."""
+        """Durable when this returns, its size verified; no reader ever sees half of it."""
         check_name(name)
         self._count_local("put")
         self._objects.put(name, data)

@@ -26,7 +26,7 @@ class SharedCache(Generic[K, V]):
     def get(
         self, keys: Sequence[K], load: Callable[[list[K]], Iterable[tuple[K, V]]]
     ) -> dict[K, V]:
-        """The values of all keys. `load` is called with those that nobody has or is loading.
+        """The values of all keys. `load` is called with those that no caller has or is loading.
 
         When a load fails, everyone who waits for one of its values gets the error, and the next
         one to ask tries again.
@@ -34,7 +34,7 @@ class SharedCache(Generic[K, V]):
         found, mine, others = self._claim(keys)
         if mine:
             found.update(self._load(mine, load))
-        # Only now: whoever waits has nothing left to do that another could wait for.
+        # Only now: a caller that waits has nothing left to do that another could wait for.
         for key, future in others.items():
             found[key] = future.result()
         return found
