@@ -62,7 +62,7 @@ class Journal(Protocol):
         ...
 
     def submit_large(self, entry: Entry) -> None:
-        """The same for a command whose content is in `pieces`: no other waits while it is written."""
+        """The same for a command whose content is in `pieces`; no other waits meanwhile."""
         ...
 
     @property
