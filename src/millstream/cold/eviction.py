@@ -86,7 +86,7 @@ class Eviction:
                 self._evict_some()
             except Exception as error:
                 await asyncio.sleep(self._upkeep.failed(error, COMPLAINT))
-                self.check()
+                self._due.set()  # however few are left: until it has worked, it counts as failing
             else:
                 self._upkeep.worked()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.cold import eviction as eviction_module
+from millstream.engine.timings import Backoff, Timings
 from millstream.state.commands import DeleteStream, TouchStream
 from tests.unit.cold.cold_office import ColdOffice, run, until
 from tests.unit.engine.world import FakeWatcher
@@ -166,3 +167,27 @@ def test_streams_that_are_gone_for_good_are_forgotten(
         assert office.eviction.candidates <= 8
 
     run(tmp_path, story, streams_max=10)
+
+
+def test_an_error_behind_the_last_eviction_is_got_over(tmp_path: Path) -> None:
+    """Nothing is left to be evicted then, and the service must not count as failing for ever."""
+
+    async def story(office: ColdOffice) -> None:
+        await office.start_all()
+        await fill(office, 2)
+        await office.flush()
+        evict, errors = office.eviction._evict_some, [KeyError("injected")]
+
+        def evict_and_fail() -> None:
+            evict()
+            if not resident(office) and errors:
+                raise errors.pop()
+
+        office.eviction._evict_some = evict_and_fail  # type: ignore[method-assign]
+        await office.checkpoint()
+        faults = office.engine.faults
+        await until(lambda: faults.counts["eviction"])
+        await until(lambda: not faults.failing())
+        assert resident(office) == []
+
+    run(tmp_path, story, streams_max=0, timings=Timings(eviction_retry=Backoff(0.01, 0.01)))
