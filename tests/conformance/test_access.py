@@ -69,10 +69,6 @@ ON_BUCKETS = [
     Route("HEAD", "/{b}", "read", "{b}/**"),
     Route("PUT", "/{b}", "manage", "{b}/**"),
     Route("DELETE", "/{b}", "manage", "{b}/**"),
-    Route("GET", "/__millstream/retention/{b}", "read", "{b}/**"),
-    Route("HEAD", "/__millstream/retention/{b}", "read", "{b}/**"),
-    Route("PUT", "/__millstream/retention/{b}", "manage", "{b}/**", "{}"),
-    Route("DELETE", "/__millstream/retention/{b}", "manage", "{b}/**"),
     Route("GET", "/{b}/streams", "read"),
 ]
 ON_SUBSCRIPTIONS = [
@@ -90,6 +86,10 @@ OF_OPERATORS = [
     for method, path, body in [
         ("GET", "/metrics", ""),
         ("HEAD", "/metrics", ""),
+        ("GET", "/__millstream/retention/{b}", ""),
+        ("HEAD", "/__millstream/retention/{b}", ""),
+        ("PUT", "/__millstream/retention/{b}", "{}"),
+        ("DELETE", "/__millstream/retention/{b}", ""),
         ("GET", "/__ursula/metrics", ""),
         ("POST", "/__ursula/flush-cold/{b}/{n}", ""),
         ("POST", "/__millstream/jobs/compact", ""),

@@ -530,21 +530,22 @@ def test_every_answer_of_this_surface_has_the_common_headers(memory_api: Api) ->
     api = memory_api
     path = api.bucketed(b"one")
     assert api.publish(path, token(1, 3)).status == 204
+    page = {"Origin": "http://localhost:5173"}
     answers: list[Reply] = [
-        api.get(path.removesuffix("/stream")),
-        api.get(f"{path.removesuffix('/stream')}/streams"),
-        api.get(path),
-        api.head(path),
-        api.get(f"{path}/bootstrap"),
-        api.get(f"{path}/snapshot"),
-        api.get(f"{path}/snapshot/{token(1, 3)}"),
-        api.post(f"{path}/append-batch", b"\0\0\0\1x", content_type=TEXT),
-        api.get("/Bad"),
-        api.get("/v1/streams"),
+        api.get(path.removesuffix("/stream"), headers=page),
+        api.get(f"{path.removesuffix('/stream')}/streams", headers=page),
+        api.get(path, headers=page),
+        api.head(path, headers=page),
+        api.get(f"{path}/bootstrap", headers=page),
+        api.get(f"{path}/snapshot", headers=page),
+        api.get(f"{path}/snapshot/{token(1, 3)}", headers=page),
+        api.post(f"{path}/append-batch", b"\0\0\0\1x", content_type=TEXT, headers=page),
+        api.get("/Bad", headers=page),
+        api.get("/v1/streams", headers=page),
     ]
     for answer in answers:
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["access-control-allow-origin"] == "*"
+        assert answer.headers["access-control-allow-origin"] == page["Origin"]
         exposed = answer.headers["access-control-expose-headers"].lower()
         assert "stream-snapshot-offset" in exposed
         assert "stream-earliest-offset" in exposed

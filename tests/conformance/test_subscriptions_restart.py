@@ -179,10 +179,12 @@ def test_a_pending_retry_comes_when_it_was_due(tmp_path: Path, ending: str) -> N
             failing[0] = False
 
         def after(api: Api, control: Control) -> None:
-            assert control.show("s")["status"] == "failed"
-            assert len(receiver.received) == 3
-            fourth = receiver.wait(4)
-            assert 3.1 < fourth.at - receiver.received[2].at < 7
+            ready_at, status = time.monotonic(), control.show("s")["status"]
+            if len(receiver.received) == 3:  # else the restart took longer than the wait
+                assert status == "failed"
+            third, fourth = receiver.received[2], receiver.wait(4)
+            assert fourth.at - third.at > 3.1
+            assert fourth.at < max(third.at + 7, ready_at + 3)
             assert fourth.body["wake_id"] == receiver.received[0].body["wake_id"]
             tail = api.tail("/v1/stream/events/a")
             eventually(lambda: control.acked("s", "events/a") == tail)
