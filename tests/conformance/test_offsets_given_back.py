@@ -24,7 +24,7 @@ from tests.unit.api.test_routes import ROWS
 
 TOKEN = re.compile(r"\d{16}_\d{16}")
 NAMES_OF_STREAMS = ("name", "path", "stream", "stream_id")
-NO_STREAM = {"healthz", "readyz", "metrics", "preflight"}  # nothing in them is a stream's
+NO_STREAM = {"healthz", "readyz", "metrics", "preflight", "keys"}  # nothing in them is a stream's
 
 ON_DISK_ONLY = {"flush", "garbage", "jobs"}
 
