@@ -21,7 +21,7 @@ from millstream.http.message import Request
 WAIT_SECONDS, WAITS_MAX = 0.002, 100
 
 _flushers: list[Flusher] = []
-_running, _call = Flusher.running, App.__call__
+_running, _handle = Flusher.running, App.handle
 
 
 @asynccontextmanager
@@ -45,16 +45,16 @@ def is_cold() -> bool:
     )
 
 
-def call(self: App, request: Request, waited: int = 0) -> None:
+def handle(self: App, request: Request, waited: int = 0) -> None:
     if request.method == b"POST" or is_cold() or waited == WAITS_MAX:
-        _call(self, request)
+        _handle(self, request)
     else:
-        asyncio.get_running_loop().call_later(WAIT_SECONDS, call, self, request, waited + 1)
+        asyncio.get_running_loop().call_later(WAIT_SECONDS, handle, self, request, waited + 1)
 
 
 Flusher.running = running  # type: ignore[method-assign]
 Flusher._drop_published = drop_published  # type: ignore[method-assign]
-App.__call__ = call  # type: ignore[method-assign]
+App.handle = handle  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     sys.exit(main())
