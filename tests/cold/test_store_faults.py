@@ -162,6 +162,15 @@ def append(client: Client, path: str, body: bytes) -> None:
     wait_until(lambda: client.post(path, body, content_type="text/plain").status == 204)
 
 
+def answers_whole(client: Client, path: str) -> bool:
+    """A store on its way back may fail behind the first part of an answer, which is then cut off."""
+    try:
+        return client.get(path).status == 200
+    except http.client.IncompleteRead:
+        client.close()
+        return False
+
+
 @pytest.mark.parametrize("how", ["killed", "paused", "slow", "cut short"])
 def test_a_cold_read_is_refused_in_time_and_a_hot_one_is_not(
     server: DrainedServer, seaweed: SeaweedFS, proxy: FaultyStore, how: str
@@ -193,7 +202,7 @@ def test_a_cold_read_is_refused_in_time_and_a_hot_one_is_not(
     assert time.monotonic() - began < 1
     proxy.fault = Fault()
     seaweed.ensure_running()
-    wait_until(lambda: client.get(f"{cold}?offset=-1").status == 200)
+    wait_until(lambda: answers_whole(client, f"{cold}?offset=-1"))
     assert read_all(client, cold) == expected
     assert read_all(client, hot) == newest
     client.close()
