@@ -61,6 +61,37 @@ class SnapshotConflict(StreamError):
     code = "snapshot_conflict"
 
 
+class InvalidSchema(InvalidRequest):
+    """A schema, lens, profile, routing key or search config that cannot be installed."""
+
+    code = "invalid_schema"
+
+
+class SchemaViolation(InvalidRequest):
+    """An entry that does not keep to what its stream asks; nothing of its request is kept."""
+
+    code = "schema_violation"
+
+
+class StreamNotEmpty(StreamError):
+    """The first schema would speak of entries that were there before it."""
+
+    code = "stream_not_empty"
+
+
+class LensConflict(StreamError):
+    """The lens does not lead from the current version to the next."""
+
+    code = "lens_version_mismatch"
+
+
+class RulesChanged(StreamError):
+    """The schema or profile changed while the request was under way."""
+
+    code = "rules_changed"
+    retriable = True
+
+
 class RouteNotFound(StreamError):
     code = "not_found"
 

@@ -163,7 +163,7 @@ def append(client: Client, path: str, body: bytes) -> None:
 
 
 def answers_whole(client: Client, path: str) -> bool:
-    """A store on its way back may fail behind the first part of an answer, which is then cut off."""
+    """A store on its way back may fail behind the first part of an answer: that is cut off."""
     try:
         return client.get(path).status == 200
     except http.client.IncompleteRead:

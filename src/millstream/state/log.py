@@ -121,7 +121,13 @@ class Log:
     def append_block(self, block: Block) -> None:
         self.append(block.data, block.ends, block.times, block.keys)
 
-    def append_many(self, pieces: Sequence[bytes], encoded_ends: bytes, time: Times = 0) -> int:
+    def append_many(
+        self,
+        pieces: Sequence[bytes],
+        encoded_ends: bytes,
+        time: Times = 0,
+        keys: Keys = None,
+    ) -> int:
         """Content in one or more pieces of whole messages; its size.
 
         `encoded_ends` counts through all of them and is empty for exactly one message.
@@ -130,11 +136,11 @@ class Log:
         ends = decode_ends(encoded_ends)
         if ends is None:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            self.append(data, None, time)
+            self.append(data, None, time, keys)
         elif len(pieces) == 1 and size <= 2 * BLOCK_BYTES:
-            self.append(pieces[0], ends, time)
+            self.append(pieces[0], ends, time, keys)
         else:
-            for block in bounded_blocks(pieces, ends, time):
+            for block in bounded_blocks(pieces, ends, time, keys):
                 self.append_block(block)
         return size
 

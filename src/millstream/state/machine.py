@@ -18,6 +18,7 @@ from millstream.errors import (
     StreamError,
     StreamNotFound,
 )
+from millstream.formats.blocks import Keys
 from millstream.formats.changes import Replacement
 from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import is_run_sound, is_segment_sound
@@ -29,6 +30,7 @@ from millstream.state.changes import OpenChanges
 from millstream.state.commands import (
     AnyCommand,
     Append,
+    AppendEntries,
     CreateBucket,
     CreateStream,
     DeleteBucket,
@@ -39,6 +41,7 @@ from millstream.state.commands import (
     PublishSnapshot,
     ReplaceSegments,
     SetRetention,
+    SetRules,
     TouchStream,
     TrimStream,
 )
@@ -48,17 +51,23 @@ from millstream.state.decisions import (
     decide_append,
     decide_existing,
     decide_publish,
+    decide_rules_change,
+    entry_time_ms,
     fork_places,
     gone,
+    has_sound_keys,
     holds_together,
     name_kept_for_forks,
+    revision_of,
+    rules_changed,
+    settle_rules,
 )
 from millstream.state.horizon import Horizon
 from millstream.state.outbox import Outbox
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.preparation import Preparation
 from millstream.state.residents import EMPTY_STORE, Residents, StreamStore
-from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
+from millstream.state.stream import ForkOrigin, Hinted, Producer, Snapshot, Stream
 from millstream.state.subscriptions import Subscriptions
 from millstream.state.swaps import Swaps
 
@@ -91,6 +100,8 @@ class StateMachine:
             **self.subscriptions.appliers(),
             **self.access.appliers(),
             Append: self.apply_append,
+            AppendEntries: self._apply_entries,
+            SetRules: self._apply_rules,
             CreateStream: self._apply_create,
             DeleteStream: self._apply_delete,
             TouchStream: self._apply_touch,
@@ -129,11 +140,11 @@ class StateMachine:
         if command.fork_from is not None:
             planned = self._plan_fork(command)
             return planned if isinstance(planned, StreamError) else None
-        return None
+        return rules_changed() if command.rules_revision else None
 
     def _apply_create(self, command: CreateStream) -> Outcome:
         decided = self.decide_create(command)
-        if decided is None and not holds_together(command):
+        if decided is None and not (holds_together(command) and has_sound_keys(command)):
             decided = content_torn()
         if decided is not None:
             return decided
@@ -148,6 +159,7 @@ class StateMachine:
             source, stream.origin, cut = planned
             self.changes.touch(source)
             stream.log = source.log.branch(cut)
+            stream.rules = None if source.rules is None else source.rules.as_of(cut.ordinal)
             source.forks += 1
             if source.snapshot is not None:
                 stream.snapshot = source.snapshot
@@ -163,7 +175,7 @@ class StateMachine:
         self.names.add(stream.path, stream.stream_id, command.now_ms)
         if command.count:
             size = stream.log.append_many(
-                command.pieces or (command.data,), command.ends, command.now_ms
+                command.pieces or (command.data,), command.ends, command.now_ms, command.keys
             )
             self._count_hot(stream.stream_id, size)
         stream.closed = command.closed
@@ -188,6 +200,8 @@ class StateMachine:
         if isinstance(places, StreamError):
             return places
         anchor, cut = places
+        if command.count and command.rules_revision != revision_of(source):
+            return rules_changed()
         origin = ForkOrigin(source.stream_id, source.path, *anchor, command.fork_sub_offset)
         return source, origin, cut
 
@@ -348,7 +362,10 @@ class StateMachine:
 
     # Append and close
 
-    def apply_append(self, command: Append) -> Outcome:
+    def apply_append(
+        self, command: Append, entry_ms: int | None = None, keys: Keys = None
+    ) -> Outcome:
+        """`entry_ms` is the messages' append time if it is not that of the write."""
         stream = self.by_id.get(command.stream_id)
         if stream is None:
             stream = self.find_by_id(command.stream_id)
@@ -358,6 +375,9 @@ class StateMachine:
         if decided is not None:
             return decided
         data, now_ms = command.data, command.now_ms
+        if now_ms < stream.last_write_ms:  # clocks may be set back; append times never go back
+            now_ms = stream.last_write_ms
+        time_ms = now_ms if entry_ms is None else entry_ms
         is_plain = data and command.count == 1 and not command.ends
         if not is_plain and not holds_together(command):
             return content_torn()
@@ -367,12 +387,12 @@ class StateMachine:
             if stream.subscribers or stream.subscribers_as_of != self.subscriptions.version:
                 self.subscriptions.stream_grows(stream)
             if is_plain:
-                stream.log.append(data, None, now_ms)
+                stream.log.append(data, None, time_ms, keys)
                 # Not `_count_hot`: every append comes by here, and its two calls take 0.1 µs.
                 self._hot_bytes[command.stream_id % self.shards] += len(data)
             else:
                 pieces = command.pieces or (data,)
-                size = stream.log.append_many(pieces, command.ends, now_ms)
+                size = stream.log.append_many(pieces, command.ends, time_ms, keys)
                 self._count_hot(command.stream_id, size)
         if command.producer_id is not None or command.stream_seq is not None:
             _record_writer(stream, command)
@@ -382,6 +402,36 @@ class StateMachine:
         if now_ms > stream.touched_ms:
             stream.touched_ms = now_ms
         return _APPENDED
+
+    def _apply_entries(self, command: AppendEntries) -> Outcome:
+        stream = self.find_by_id(command.stream_id)
+        if stream is None:
+            return StreamNotFound("stream does not exist")
+        if not has_sound_keys(command):
+            return content_torn()
+        entry_ms, first = entry_time_ms(stream, command), stream.log.tail_ordinal
+        outcome = self.apply_append(command, entry_ms, command.keys)
+        if outcome is _APPENDED and command.count:
+            if command.hint_ms is not None:
+                stream.hinted = Hinted(stream.log.tail_ordinal, entry_ms)
+            if stream.rules is not None and stream.rules.touch:
+                begun = self.outbox.touched.get(stream.stream_id, (first, first))[0]
+                self.outbox.touched[stream.stream_id] = (begun, stream.log.tail_ordinal)
+        return outcome
+
+    def _apply_rules(self, command: SetRules) -> Outcome:
+        stream = self.find_by_id(command.stream_id)
+        if stream is None or (stream.is_expired(command.now_ms) and not stream.deleted):
+            return StreamNotFound("stream does not exist")
+        if stream.deleted:
+            return gone(stream)
+        decided = decide_rules_change(stream, command)
+        if decided is not None:
+            return decided
+        self.changes.touch(stream)
+        stream.rules = settle_rules(stream, command)
+        self.outbox.changed_rules.append(stream.stream_id)
+        return Done.ACCEPTED
 
     # The end of a stream
 

@@ -21,6 +21,7 @@ from millstream.state.commands import (
     AnnounceWake,
     AnyCommand,
     Append,
+    AppendEntries,
     ClaimWake,
     CreateStream,
     CreateSubscription,
@@ -30,6 +31,7 @@ from millstream.state.commands import (
     LinkStreams,
     PublishSnapshot,
     ReportDelivery,
+    SetRules,
     TouchStream,
     TrimStream,
 )
@@ -52,6 +54,8 @@ class Preparation:
         self._enders = 0  # commands under way that may each end a stream
         self._steps: dict[type, Callable[[Any], Steps]] = {
             Append: self._stream,
+            AppendEntries: self._stream,
+            SetRules: self._stream,
             TouchStream: self._stream,
             TrimStream: self._stream,
             PublishSnapshot: self._stream,
@@ -98,7 +102,9 @@ class Preparation:
         for stream_id in stream_ids:
             yield from self._id(stream_id)
 
-    def _stream(self, command: Append | TouchStream | TrimStream | PublishSnapshot) -> Steps:
+    def _stream(
+        self, command: Append | SetRules | TouchStream | TrimStream | PublishSnapshot
+    ) -> Steps:
         return self._id(command.stream_id)
 
     # The end of a stream

@@ -270,13 +270,13 @@ def break_append(world: World, broken: bytes) -> None:
     """From now on an append of this content cannot be applied, and leaves half of it behind."""
     apply = world.machine.apply_append
 
-    def apply_append(command: Append) -> Outcome:
+    def apply_append(command: Append, *entry: Any) -> Outcome:
         if command.data == broken:
             world.machine.by_id[command.stream_id].last_write_ms = -1
             raise ZeroDivisionError("injected")
-        return apply(command)
+        return apply(command, *entry)
 
-    world.machine.apply_append = apply_append  # type: ignore[method-assign]
+    world.machine.apply_append = apply_append  # type: ignore[method-assign,assignment]
 
 
 def kinds(world: World) -> list[tuple[Any, Any]]:

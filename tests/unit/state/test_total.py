@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.errors import StreamError
+from millstream.formats.blocks import Keys
 from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.state import commands as kinds
@@ -36,6 +37,7 @@ from millstream.state.commands import (
 )
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
+from millstream.state.rules import Rules
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import Step, Teller, followed
 from tests.unit.state.content import Contents
@@ -71,6 +73,8 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
         bytes | None: st.none() | names,
         str: texts,
         str | None: st.none() | texts,
+        Keys: st.none() | blobs | st.lists(st.none() | blobs, max_size=4).map(tuple),
+        Rules: rules,
         Segment: segments,
         list[Segment]: st.lists(segments, max_size=2),
         list[Run]: st.lists(runs, max_size=4),
@@ -86,6 +90,11 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
     }[annotation]
 
 
+documents = st.lists(blobs, max_size=3).map(tuple)
+boundaries = st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
+rules = st.builds(
+    Rules, numbers, texts, blobs, documents, documents, blobs, blobs, boundaries, st.booleans()
+)
 runs = st.builds(Run, *[numbers] * 8)
 segments = st.builds(
     Segment, st.uuids().map(str), st.integers(-1, SHARDS), *[st.one_of(numbers)] * 4
