@@ -30,6 +30,8 @@ from millstream.api.reads import Reads
 from millstream.api.retention import RetentionRoutes
 from millstream.api.routes import SUB_RESOURCES, Handlers, build_rows
 from millstream.api.routing import RouteTable
+from millstream.api.rules import RulesRoutes
+from millstream.api.shaped_reads import LiveSettings, ShapedReads
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
@@ -37,6 +39,7 @@ from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.cold.blob_worker import BlobWorker
 from millstream.cold.cold_reads import ColdReads
+from millstream.cold.lookups import Lookups
 from millstream.cold_tier import ColdTier
 from millstream.config import Config
 from millstream.engine.engine import Engine
@@ -106,6 +109,7 @@ def _build_handlers(
     blobs: BlobWorker,
     bodies: LargeBodies,
     cold_reads: ColdReads,
+    lookups: Lookups,
     paths: StreamPaths,
     tag_id: str,
     own_urls: OwnUrls,
@@ -115,6 +119,7 @@ def _build_handlers(
     loop, clock = asyncio.get_running_loop(), engine.clock
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
     reads = Reads(engine, cold_reads, clock, tag_id, config.page_bytes, compression)
+    live = LiveSettings(config.long_poll_timeout, config.sse_lifetime, config.sse_heartbeat)
     return Handlers(
         writes=Writes(engine, reads, paths, clock, own_urls, bodies),
         reads=reads,
@@ -124,6 +129,8 @@ def _build_handlers(
         snapshots=Snapshots(engine, reads, blobs, clock, own_urls, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock, bodies),
+        rules=RulesRoutes(engine, clock),
+        shaped=ShapedReads(engine, reads, lookups, clock, live),
         control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
         flush_cold=FlushCold(engine, None if cold is None else (cold.flusher, cold.flush_requests)),
         retention=RetentionRoutes(engine),
@@ -197,7 +204,7 @@ async def _running(
     )
     bodies = LargeBodies(config.max_append_messages)
     handlers = _build_handlers(
-        *(config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), own_urls, allowed),
+        *(config, engine, blobs, bodies, cold_reads, lookups, paths, _tag_id(storage), own_urls, allowed),
         cold,
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
@@ -240,6 +247,9 @@ async def _running(
         stack.callback(lambda: engine.submit_and_forget(NoOp(clock.now_ms())))
         stack.callback(engine.lifetimes.stop)
         await stack.enter_async_context(subscriptions.running(group))
+        engine.listeners.append(handlers.sse.heard)
+        await stack.enter_async_context(handlers.rules.running(group))
+        await stack.enter_async_context(handlers.shaped.running(group))
         bodies.start(loop)
         stack.push_async_callback(bodies.close)
         stack.push_async_callback(server.close, config.shutdown_timeout)

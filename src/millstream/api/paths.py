@@ -7,9 +7,9 @@ an encoded slash stays part of a name. Listings show names in that notation: it 
 no two streams look the same, and in which streams are sorted.
 
 What hangs below a stream is declared (routing.py). On the strict surface it begins at the third
-segment, and nothing else can be there. On the lenient one every segment may be part of a name, so
-only what begins with `_` can be declared there, and takes the end of a path; `%5F…` still names a
-stream.
+segment, and nothing else can be there. On the lenient one every segment may be part of a name:
+what is declared there takes the end of a path, and a stream that is called so is named with an
+escape, such as `%5Fschema` or `%70k/key`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class StreamPaths:
             for surface in Surface
         }
         for segments, _ in self._below[Surface.V1]:
-            assert segments[0].startswith(b"_"), "it would take the names of streams"
+            assert not segments[0].startswith(b"{"), "it would take the names of all streams"
 
     def resolve(self, raw_path: bytes) -> Place:
         """Raises RouteNotFound, and InvalidRequest for what is not well-formed."""

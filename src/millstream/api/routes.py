@@ -30,11 +30,13 @@ from millstream.api.paths import (
 from millstream.api.reads import Reads
 from millstream.api.retention import RetentionRoutes
 from millstream.api.routing import Action, Route
+from millstream.api.rules import RulesRoutes
+from millstream.api.shaped_reads import ShapedReads
 from millstream.api.snapshots import Snapshots
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes, subscription_id_of
 from millstream.api.writes import Writes
-from millstream.errors import InvalidSubscriptionRequest, RouteNotFound
+from millstream.errors import InvalidRequest, InvalidSubscriptionRequest, RouteNotFound
 from millstream.http.message import Request
 
 GET, HEAD, PUT, POST, DELETE = b"GET", b"HEAD", b"PUT", b"POST", b"DELETE"
@@ -50,6 +52,9 @@ SUB_RESOURCES = (
     SubResource("{stream}/snapshot/{offset}", _BUCKETED),
     SubResource("{stream}/bootstrap", _BUCKETED),
     SubResource("{stream}/append-batch", _BUCKETED),
+    SubResource("{stream}/_schema"),
+    SubResource("{stream}/_profile"),
+    SubResource("{stream}/pk/{key}"),
 )
 
 Handle = Callable[..., None]
@@ -74,6 +79,8 @@ class Handlers(NamedTuple):
     snapshots: Snapshots
     bootstraps: Bootstraps
     batches: Batches
+    rules: RulesRoutes
+    shaped: ShapedReads
     control: SubscriptionRoutes
     flush_cold: FlushCold
     retention: RetentionRoutes
@@ -128,6 +135,8 @@ def _read(handlers: Handlers) -> Handle:
     def read(request: Request, key: bytes) -> None:
         query = Query(request.query)
         live = query.live()
+        if handlers.shaped.open(request, key, query, live):
+            return
         if live is None:
             handlers.reads.catch_up(request, key, query)
         elif live == b"sse":
@@ -160,8 +169,31 @@ def _below_stream_rows(handlers: Handlers) -> Iterator[Route]:
         },
     )
     yield Route("{stream}/bootstrap", "bootstrap", {GET: Action(bootstrap, READ)})
+    yield from _rules_rows(handlers)
     append = Action(handlers.batches.append, APPEND)
     yield Route("{stream}/append-batch", "append_batch", {POST: append})
+
+
+def _rules_rows(handlers: Handlers) -> Iterator[Route]:
+    rules, reads = handlers.rules, handlers.shaped
+
+    def read_key(request: Request, key: bytes, routing_key: bytes) -> None:
+        query = Query(request.query)
+        if not routing_key:
+            raise InvalidRequest("name a routing key: /pk/{key}")
+        reads.open(request, key, query, query.live(), routing_key)
+
+    yield Route(
+        "{stream}/_schema",
+        "rules",
+        {GET: Action(rules.describe_schema, READ), POST: Action(rules.update_schema, MANAGE)},
+    )
+    yield Route(
+        "{stream}/_profile",
+        "rules",
+        {GET: Action(rules.describe_profile, READ), POST: Action(rules.update_profile, MANAGE)},
+    )
+    yield Route("{stream}/pk/{key}", "read", {GET: Action(read_key, READ)})
 
 
 def _bucket_rows(namespace: NamespaceApi) -> Iterator[Route]:

@@ -240,8 +240,8 @@ def decide_rules_change(stream: Stream, command: SetRules) -> Outcome | None:
         return rules_changed()
     if command.needs_empty and stream.log.tail_ordinal:
         return StreamNotEmpty("first schema requires empty stream")
-    if command.rules.version and not stream.is_json:
-        return InvalidRequest("only a stream of application/json can have a schema")
+    if not stream.is_json:
+        return InvalidRequest("only a stream of application/json can have a schema or a profile")
     return None
 
 
