@@ -186,7 +186,9 @@ async def _running(
     tls = _tls_context(config)
     allowed = _allowed_receivers(config)
     storage = await asyncio.to_thread(open_storage, config, stop, faults)
-    engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
+    engine = Engine(
+        storage.machine, storage.journal, clock, storage.lsn, faults, timings.lifetimes_retry
+    )
     engine.failed = lambda: stop.request(exit_code=1)
     own_key = new_key()
     gate = Gate(engine.machine.access, clock, own_key, loop.call_soon, config.access)

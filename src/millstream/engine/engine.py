@@ -13,6 +13,7 @@ import structlog
 from millstream.clock import Clock
 from millstream.engine.hot_budget import HotBudget
 from millstream.engine.lifetimes import Deadlines, Lifetimes
+from millstream.engine.timings import Backoff, Timings
 from millstream.errors import (
     AppendOutcomeUnknown,
     CatalogUnavailable,
@@ -54,6 +55,7 @@ class Engine:
         clock: Clock,
         lsn: int,
         faults: Faults | None = None,
+        lifetimes_retry: Backoff = Timings.lifetimes_retry,
     ) -> None:
         """`faults` hears what goes wrong unexpectedly, here and in all that the engine runs."""
         self.machine = machine
@@ -65,7 +67,7 @@ class Engine:
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
         self.hot_budget = HotBudget(self.submit_entry, self.faults)
-        self.lifetimes = Lifetimes(self)
+        self.lifetimes = Lifetimes(self, lifetimes_retry)
         self.failure: Exception | None = None  # apply failed: memory is not what the log says
         self.failed: Callable[[], None] = _nothing  # told of it, once
         self.abandon: Callable[[Any], None] = _nothing  # answers who waits behind a context, badly
