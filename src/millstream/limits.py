@@ -149,3 +149,23 @@ UNUSED_MEMORY_BYTES = 16 * MIB  # growth of the process after which freed memory
 DECODES_MAX = 2  # row groups decoded at once: each takes several times its size for a moment
 PUBLISHED_MEMORY_FACTOR = 1.5  # memory that a byte takes, holes in the heap too
 SHARDS_DEFAULT = 16  # parts of a new catalog: each is merged alone, and has enough to do it for
+
+SEARCH_FIELDS_MAX = 256  # of one stream; every record is looked at for each that a query names
+SEARCH_ALIASES_MAX = 256
+SEARCH_BINDINGS_MAX = 1024  # of one field, one for each version that moved it
+SEARCH_NAME_CHARACTERS_MAX = 64  # of a field, alias, rollup or measure; they stand in every answer
+SEARCH_VALUES_MAX = (
+    1024  # of one field in one record; what an array has beyond them is not looked at
+)
+ROLLUPS_MAX = 32  # of one stream, each kept up to date for every record
+ROLLUP_DIMENSIONS_MAX = 16
+ROLLUP_INTERVALS_MAX = 16
+ROLLUP_MEASURES_MAX = 32
+QUERY_CHARACTERS_MAX = 4096  # of a filter or a search; a URL carries little more
+QUERY_CLAUSES_MAX = 128  # each costs every record that is scanned up to 20 µs
+QUERY_DEPTH_MAX = 32  # brackets open at once: the parser goes down with them
+RULES_CACHED = 256  # parsed forms of search configs and profiles, a few KiB each
+PROFILE_LIST_MAX = 64  # entries in one list of a profile's settings
+PROFILE_TEXT_CHARACTERS_MAX = 256  # of one of them
+EVLOG_DEPTH_MAX = 256  # levels of a record's context: far below what the encoder can print
+EVLOG_REDACTED_CHARACTERS_MAX = 64 * KIB  # of paths listed: a short record can hold very many
