@@ -89,14 +89,16 @@ def canonical_text(value: Value) -> str:
 
 def number_text(value: int | float) -> str:
     """As JavaScript writes a finite number, and integers of any size in full."""
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e21):
+    if isinstance(value, int) or not value:
         return str(int(value))
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     assert isinstance(exponent, int)  # finite
     text = "".join(map(str, digits))
     point = len(text) + exponent
     prefix = "-" if sign else ""
-    if 0 < point <= _POSITIONAL_DIGITS_MAX:
+    if len(text) <= point <= _POSITIONAL_DIGITS_MAX:
+        return f"{prefix}{text:0<{point}}"
+    if 0 < point < len(text):
         return f"{prefix}{text[:point]}.{text[point:]}"
     if -_LEADING_ZEROS_MAX < point <= 0:
         return f"{prefix}0.{'0' * -point}{text}"
