@@ -152,7 +152,7 @@ SHARDS_DEFAULT = 16  # parts of a new catalog: each is merged alone, and has eno
 
 SEARCH_FIELDS_MAX = 256  # of one stream; every record is looked at for each that a query names
 SEARCH_ALIASES_MAX = 256
-SEARCH_BINDINGS_MAX = 1024  # of one field, one for each version that moved it
+SEARCH_BINDINGS_MAX = 256  # of one field, one for each version that moved it
 SEARCH_NAME_CHARACTERS_MAX = 64  # of a field, alias, rollup or measure; they stand in every answer
 SEARCH_VALUES_MAX = (
     1024  # of one field in one record; what an array has beyond them is not looked at

@@ -155,14 +155,14 @@ def _check_capabilities(field: SearchField, path: str) -> None:
     if field.kind == TEXT:
         forbidden = ("column", "sortable", "aggregatable")
         if field.analyzer is None:
-            raise InvalidSchema(f"{path}.analyzer is required for a text field")
+            raise InvalidSchema(f"{path}.analyzer is required for text fields")
     elif field.kind == KEYWORD:
         forbidden = ("analyzer", "positions")
     else:
         forbidden = ("prefix", "contains", "normalizer", "analyzer", "positions")
     for setting in forbidden:
         if getattr(field, setting):
-            raise InvalidSchema(f"{path}.{setting} is not supported for a {field.kind} field")
+            raise InvalidSchema(f"{path}.{setting} is not supported for {field.kind} fields")
 
 
 # What refers to fields

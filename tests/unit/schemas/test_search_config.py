@@ -216,39 +216,39 @@ def text_field(*flags: str, **settings: str) -> dict[str, Any]:
         ),
         (
             search_with_field("x", field("text", "/x")),
-            "search.fields.x.analyzer is required for a text field",
+            "search.fields.x.analyzer is required for text fields",
         ),
         (
             search_with_field("x", text_field("column")),
-            "search.fields.x.column is not supported for a text field",
+            "search.fields.x.column is not supported for text fields",
         ),
         (
             search_with_field("x", text_field("sortable")),
-            "search.fields.x.sortable is not supported for a text field",
+            "search.fields.x.sortable is not supported for text fields",
         ),
         (
             search_with_field("x", text_field("aggregatable")),
-            "search.fields.x.aggregatable is not supported for a text field",
+            "search.fields.x.aggregatable is not supported for text fields",
         ),
         (
             search_with_field("x", field("keyword", "/x", "positions")),
-            "search.fields.x.positions is not supported for a keyword field",
+            "search.fields.x.positions is not supported for keyword fields",
         ),
         (
             search_with_field("x", field("keyword", "/x", analyzer="unicode_word_v1")),
-            "search.fields.x.analyzer is not supported for a keyword field",
+            "search.fields.x.analyzer is not supported for keyword fields",
         ),
         (
             search_with_field("x", field("integer", "/x", "prefix")),
-            "search.fields.x.prefix is not supported for a integer field",
+            "search.fields.x.prefix is not supported for integer fields",
         ),
         (
             search_with_field("x", field("date", "/x", "contains")),
-            "search.fields.x.contains is not supported for a date field",
+            "search.fields.x.contains is not supported for date fields",
         ),
         (
             search_with_field("x", field("bool", "/x", normalizer="identity_v1")),
-            "search.fields.x.normalizer is not supported for a bool field",
+            "search.fields.x.normalizer is not supported for bool fields",
         ),
         (search_with(aliases=[]), "search.aliases must be an object"),
         (search_with(aliases={"a": "b"}), "search.aliases.a must name a declared field"),

@@ -34,7 +34,7 @@ class MetricsProfile:
     def normalise(self, record: Any, now_ms: int) -> Normalised:
         if not isinstance(record, dict):
             raise SchemaViolation("metrics record must be an object")
-        if record.get("kind") is not None and text_of(record["kind"]) not in (None, INTERVAL):
+        if record.get("kind") is not None and text_of(record["kind"]) != INTERVAL:
             raise SchemaViolation("metrics record.kind must be interval")
         series = _series(record)
         normal: dict[str, Any] = {"apiVersion": API_VERSION, "kind": INTERVAL}
