@@ -15,10 +15,10 @@ from millstream.errors import InvalidSchema
 from millstream.limits import (
     INTEGER_MAX,
     ROLLUPS_MAX,
-    RULES_CACHED,
     SEARCH_ALIASES_MAX,
     SEARCH_BINDINGS_MAX,
     SEARCH_FIELDS_MAX,
+    SEARCHES_CACHED,
 )
 from millstream.schemas.documents import decode_document
 from millstream.schemas.rollups import check_includes, parse_rollup
@@ -66,7 +66,7 @@ def search_of(rules: Rules) -> SearchConfig | None:
     return _stored_search(rules.search) if rules.search else None
 
 
-@lru_cache(maxsize=RULES_CACHED)
+@lru_cache(maxsize=SEARCHES_CACHED)
 def _stored_search(document: bytes) -> SearchConfig:
     return parse_search(decode_document(document, "search"))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millstream.errors import InvalidSchema
-from millstream.limits import INTEGER_MAX, RULES_CACHED
+from millstream.limits import INTEGER_MAX, PROFILES_CACHED
 from millstream.schemas.documents import decode_document
 from millstream.schemas.shapes import choice_at, object_at
 from millstream.state.rules import Rules
@@ -138,7 +138,7 @@ def touch_settings_of(rules: Rules) -> TouchSettings | None:
     return _stored_touch(rules.profile) if rules.touch else None
 
 
-@lru_cache(maxsize=RULES_CACHED)
+@lru_cache(maxsize=PROFILES_CACHED)
 def _stored_touch(profile: bytes) -> TouchSettings | None:
     return parse_touch(decode_document(profile, "profile")["touch"], "profile.touch")
 

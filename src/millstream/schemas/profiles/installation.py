@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from millstream.errors import InvalidSchema, StreamNotEmpty
-from millstream.limits import RULES_CACHED
+from millstream.limits import PROFILES_CACHED
 from millstream.schemas.documents import decode_document, encode_document
 from millstream.schemas.profiles.evlog import EvlogProfile, evlog_settings
 from millstream.schemas.profiles.evlog_registry import evlog_registry
@@ -63,7 +63,7 @@ def profile_of(rules: Rules) -> Profile:
     return _stored_profile(rules.kind, rules.profile)
 
 
-@lru_cache(maxsize=RULES_CACHED)
+@lru_cache(maxsize=PROFILES_CACHED)
 def _stored_profile(kind: str, profile: bytes) -> Profile:
     if kind == EVLOG:
         return EvlogProfile(decode_document(profile, "profile"))
