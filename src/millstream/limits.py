@@ -178,3 +178,23 @@ PROMOTION_BYTES_MAX = 64 * MIB  # that lenses may add to one entry; each operati
 PROMOTION_STEP_BYTES = 16  # bytes, so that the time is bounded, too: a few seconds at worst
 SCHEMA_CACHE_BYTES = 4 * MIB  # of schema text whose validators are kept: 40 times that in memory
 LENS_CACHE_BYTES = 4 * MIB  # of lens text that is kept parsed
+SEARCH_FIELDS_MAX = 256  # of one stream; every record is looked at for each that a query names
+SEARCH_ALIASES_MAX = 256
+SEARCH_BINDINGS_MAX = 256  # of one field, one for each version that moved it
+SEARCH_NAME_CHARACTERS_MAX = 64  # of a field, alias, rollup or measure; they stand in every answer
+SEARCH_VALUES_MAX = (
+    1024  # of one field in one record; what an array has beyond them is not looked at
+)
+ROLLUPS_MAX = 32  # of one stream, each kept up to date for every record
+ROLLUP_DIMENSIONS_MAX = 16
+ROLLUP_INTERVALS_MAX = 16
+ROLLUP_MEASURES_MAX = 32
+QUERY_CHARACTERS_MAX = 4096  # of a filter or a search; a URL carries little more
+QUERY_CLAUSES_MAX = 128  # each costs every record that is scanned up to 20 µs
+QUERY_DEPTH_MAX = 32  # brackets open at once: the parser goes down with them
+SEARCHES_CACHED = 64  # search configs that are kept parsed: some KiB each, a few MiB at worst
+PROFILES_CACHED = 256  # profiles that are kept parsed, a few KiB each
+PROFILE_LIST_MAX = 64  # entries in one list of a profile's settings
+PROFILE_TEXT_CHARACTERS_MAX = 256  # of one of them
+EVLOG_DEPTH_MAX = 256  # levels of a record's context: far below what the encoder can print
+EVLOG_REDACTED_CHARACTERS_MAX = 64 * KIB  # of paths listed: a short record can hold very many
