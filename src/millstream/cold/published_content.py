@@ -27,7 +27,7 @@ class PublishedContent:
     def add(self, runs: Sequence[Run]) -> None:
         if runs:
             self._lists.append(runs)
-            self.memory_bytes += sum([_memory_bytes(run.size) for run in runs])
+            self.memory_bytes += sum(map(_memory_bytes, runs))
 
     def add_stream(self, stream: Stream) -> None:
         """What an earlier life of the server published."""
@@ -53,11 +53,11 @@ class PublishedContent:
         if self._dropped == len(oldest):
             self._lists.popleft()
             self._dropped = 0
-        self.memory_bytes -= _memory_bytes(run.size)
+        self.memory_bytes -= _memory_bytes(run)
         stream = self._by_id.get(run.stream_id)
         if stream is not None and run.end_byte <= stream.log.cold_byte:
             stream.log.drop(run.end_byte)
 
 
-def _memory_bytes(size: int) -> int:
-    return int(size * PUBLISHED_MEMORY_FACTOR) + PUBLISHED_RUN_OVERHEAD
+def _memory_bytes(run: Run) -> int:
+    return int(run.size * PUBLISHED_MEMORY_FACTOR) + PUBLISHED_RUN_OVERHEAD + len(run.keys)

@@ -42,6 +42,32 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     def message_ends(self) -> Sequence[int]:
         return (len(self.data),) if self.ends is None else self.ends
 
+    @property
+    def first_ms(self) -> int:
+        return self.times if isinstance(self.times, int) else self.times[0]
+
+    @property
+    def last_ms(self) -> int:
+        return self.times if isinstance(self.times, int) else self.times[-1]
+
+    def time_of(self, index: int) -> int:
+        return self.times if isinstance(self.times, int) else self.times[index]
+
+    def count_before(self, time_ms: int) -> int:
+        """How many of its first messages were appended before then; times never go back."""
+        if isinstance(self.times, int):
+            return self.count if self.times < time_ms else 0
+        return bisect_left(self.times, time_ms)
+
+    def indexes_of(self, key: bytes) -> Sequence[int]:
+        """Which of its messages have exactly this key."""
+        if not isinstance(self.keys, tuple):
+            return range(self.count) if self.keys == key else ()
+        indexes: list[int] = []
+        for _ in range(self.keys.count(key)):  # twice as fast as looking at each one here
+            indexes.append(self.keys.index(key, indexes[-1] + 1 if indexes else 0))
+        return indexes
+
     def end_of(self, count: int) -> int:
         """Where the first `count` messages end."""
         if count == 0:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.errors import DamagedSegment
-from millstream.formats.blocks import Block, Ends, Times
+from millstream.formats.blocks import Block, Ends, Keys, Times
 from millstream.formats.runs import Run
 from millstream.formats.segment_footer import SCHEMA, Footer
 from millstream.formats.wal import crc32c
@@ -27,7 +27,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _COMMA = ord(",")
-_READ = ["stream_id", "ordinal", "byte_end", "append_ms", "is_json", "data"]
+_READ = ["stream_id", "ordinal", "byte_end", "append_ms", "key", "is_json", "data"]
 
 
 class Wire(NamedTuple):
@@ -144,7 +144,7 @@ class _Piece(io.RawIOBase):
 class RowGroup:
     """A decoded row group: its wire form, and what tells whose rows these are."""
 
-    __slots__ = ("byte_ends", "nbytes", "ordinals", "stream_ids", "times", "wire")
+    __slots__ = ("byte_ends", "keys", "nbytes", "ordinals", "stream_ids", "times", "wire")
     nbytes: int
 
     def __init__(self, columns: pa.RecordBatch) -> None:
@@ -153,7 +153,11 @@ class RowGroup:
         self.ordinals = int64s(columns["ordinal"])
         self.byte_ends = int64s(columns["byte_end"])
         self.times = int64s(columns["append_ms"].view(pa.int64()))
+        keys = columns["key"]
+        self.keys = None if keys.null_count == len(keys) else keys
         self.nbytes = self.wire.data.size + 40 * len(self.times)
+        if self.keys is not None:
+            self.nbytes += self.keys.nbytes
 
     def block(self, name: str, run: Run) -> Block:
         """One run, checked against what the catalog knows of it."""
@@ -165,7 +169,12 @@ class RowGroup:
         if crc != run.crc:
             place = f"the CRC32C of {_place(run)}"
             raise DamagedSegment(name, place, f"{run.crc:08x}", f"{crc:08x}")
-        return Block(data, self._ends(first, last), self._times(first, last))
+        ends, times = self._ends(first, last), self._times(first, last)
+        return Block(data, ends, times, self._keys(first, last))
+
+    def holds_key(self, run: Run, key: bytes) -> bool:
+        """Whether one of the run's messages has exactly this key."""
+        return self.keys is not None and holds_key(self.keys, run, key)
 
     def _check_rows(self, name: str, run: Run, first: int, last: int) -> None:
         rows = len(self.times)
@@ -195,6 +204,18 @@ class RowGroup:
         if (times == times[0]).all():
             return int(times[0])
         return array("Q", times.tobytes())
+
+    def _keys(self, first: int, last: int) -> Keys:
+        if self.keys is None:
+            return None
+        keys = self.keys.slice(first, last - first).to_numpy(zero_copy_only=False).tolist()
+        return keys[0] if keys.count(keys[0]) == len(keys) else tuple(keys)
+
+
+def holds_key(column: pa.Array, run: Run, key: bytes) -> bool:
+    """Whether one of the run's rows of the column `key` is exactly this one."""
+    found: int = pc.index(column.slice(run.row, run.count), pa.scalar(key, pa.binary())).as_py()
+    return found >= 0
 
 
 def decode_row_group(name: str, footer: Footer, row_group: int, data: pa.Buffer) -> RowGroup:

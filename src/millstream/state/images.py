@@ -109,7 +109,7 @@ def hot_content(stream_id: StreamId, blocks: list[Block]) -> HotContent:
             )
             for block in blocks
         ],
-        [block.keys for block in blocks] if any(block.keys for block in blocks) else [],
+        [block.keys for block in blocks] if any(b.keys is not None for b in blocks) else [],
     )
 
 

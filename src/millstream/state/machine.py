@@ -159,6 +159,8 @@ class StateMachine:
             source, stream.origin, cut = planned
             self.changes.touch(source)
             stream.log = source.log.branch(cut)
+            # Its append times do not go back behind those it inherits, whatever the clock says.
+            stream.last_write_ms = max(command.now_ms, source.last_write_ms)
             stream.rules = None if source.rules is None else source.rules.as_of(cut.ordinal)
             source.forks += 1
             if source.snapshot is not None:
@@ -174,9 +176,8 @@ class StateMachine:
         self.changes.touch(stream)
         self.names.add(stream.path, stream.stream_id, command.now_ms)
         if command.count:
-            size = stream.log.append_many(
-                command.pieces or (command.data,), command.ends, command.now_ms, command.keys
-            )
+            pieces = command.pieces or (command.data,)
+            size = stream.log.append_many(pieces, command.ends, stream.last_write_ms, command.keys)
             self._count_hot(stream.stream_id, size)
         stream.closed = command.closed
         self.subscriptions.stream_created(stream)

@@ -19,6 +19,7 @@ from typing import Any
 
 from millstream.errors import DamagedData, StartupError
 from millstream.formats.changes import Changes, Replacement, StreamRow
+from millstream.formats.key_filters import UNKNOWN_KEYS
 from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.limits import SHARDS_DEFAULT
@@ -68,10 +69,10 @@ _NAMES_BEFORE = (
     "SELECT path, created_ms FROM streams INDEXED BY streams_by_path"
     " WHERE path {} ? AND path < ? AND listed = 1 ORDER BY path LIMIT ?"
 )
-_RUN = "first_ordinal, first_byte, count, r.size, row_group, row, crc"
+_RUN = "first_ordinal, first_byte, count, r.size, row_group, row, crc, first_ms, last_ms"
 _SEGMENT = "name, s.size, footer_bytes, rows, created_ms"
 _RUNS = (
-    f"SELECT r.segment, {_RUN}, {_SEGMENT} FROM runs r CROSS JOIN segments s USING (segment)"
+    f"SELECT r.segment, {_SEGMENT}, {_RUN}{{}} FROM runs r CROSS JOIN segments s USING (segment)"
     " WHERE stream_id = ?1 AND first_ordinal >= coalesce(("
 )
 _RUNS_BY_ORDINAL = (
@@ -196,10 +197,12 @@ class Catalog:
         ordinal: int | None = None,
         byte: int | None = None,
         limit: int,
+        with_keys: bool = False,
     ) -> list[tuple[Segment, Run]]:
         """The run that holds that message or byte, and those behind it, in order.
 
-        When the place lies before the first run: from the first run on.
+        When the place lies before the first run: from the first run on. Key filters are long: they
+        are only read on request, and unknown otherwise.
         """
         assert (ordinal is None) != (byte is None), "one of ordinal and byte"
         shard = self._layout.shard_of_id(stream_id)
@@ -207,11 +210,12 @@ class Catalog:
         place = byte if ordinal is None else ordinal
         segments: dict[int, Segment] = {}
         found = []
-        for row in self._files[shard].rows(sql, (stream_id, place, limit)):
-            segment = segments.get(row[0])
+        sql = sql.format(", keys" if with_keys else "")
+        for number, name, *row in self._files[shard].rows(sql, (stream_id, place, limit)):
+            segment = segments.get(number)
             if segment is None:
-                segment = segments[row[0]] = Segment(row[8], shard, *row[9:])
-            found.append((segment, Run(stream_id, *row[1:8])))
+                segment = segments[number] = Segment(name, shard, *row[:4])
+            found.append((segment, Run(stream_id, *row[4:])))
         return found
 
     def extent(self, stream_id: StreamId) -> tuple[int, int, int] | None:
@@ -376,7 +380,7 @@ class Catalog:
         return found
 
     def live_runs(self, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
-        """What is left of these segments, ordered by stream and ordinal."""
+        """What is left of these segments, ordered by stream and ordinal; without key filters."""
         return merge_sorted(
             *(self._live_runs(shard, names) for shard in range(self.shards)),
             key=lambda found: (found[1].stream_id, found[1].first_ordinal),
@@ -396,11 +400,20 @@ class Catalog:
         """What is left of one segment, in the order it lies there."""
         with open_for_work(self._path(segment.shard)) as db:
             rows = db.execute(
-                f"SELECT stream_id, {_RUN} FROM runs r JOIN segments s USING (segment)"
+                f"SELECT stream_id, {_RUN}, keys FROM runs r JOIN segments s USING (segment)"
                 " WHERE name = ? ORDER BY row_group, row",
                 (segment.name,),
             )
             return [Run(*row) for row in rows]
+
+    def forget_index(self, run: Run) -> None:
+        """Its times and its keys are not known any more."""
+        with open_for_work(self._path(self._layout.shard_of_id(run.stream_id))) as db:
+            db.execute(
+                "UPDATE runs SET first_ms = 0, last_ms = 0, keys = ?"
+                " WHERE stream_id = ? AND first_ordinal = ?",
+                (UNKNOWN_KEYS, run.stream_id, run.first_ordinal),
+            )
 
     def stream_rows(self) -> Iterator[StreamRow]:
         """Every stream, in the order of the ids, which is that of their births."""

@@ -19,6 +19,7 @@ from millstream.formats.segment_rows import (
     RowGroup,
     decode_columns,
     decode_row_group,
+    holds_key,
 )
 from millstream.limits import (
     COLD_FETCH_BYTES_MAX,
@@ -73,6 +74,44 @@ class SegmentReader:
         keys = [(name, index) for index in sorted({run.row_group for run in runs})]
         row_groups = self._row_groups.get(keys, load)
         return [row_groups[name, run.row_group].block(name, run) for run in runs]
+
+    def load_runs_with(
+        self, segment: Segment, runs: Sequence[Run], key: bytes
+    ) -> list[Block | None]:
+        """As `load_runs`, but None for a run in which no message has this key."""
+        name = segment.name
+        row_groups = self._row_groups_with(segment, runs, key)
+        return [
+            row_group.block(name, run) if row_group and row_group.holds_key(run, key) else None
+            for run, row_group in ((run, row_groups.get(run.row_group)) for run in runs)
+        ]
+
+    def _row_groups_with(
+        self, segment: Segment, runs: Sequence[Run], key: bytes
+    ) -> dict[int, RowGroup]:
+        """Of what is not in the cache the keys are decoded first; the rest where the key is."""
+        name = segment.name
+        wanted = sorted({run.row_group for run in runs})
+        kept = self._row_groups.kept([(name, index) for index in wanted])
+        found = {index: row_group for (_, index), row_group in kept.items()}
+        missing = [index for index in wanted if index not in found]
+        if not missing:
+            return found
+        footer = self._footer(segment)
+
+        def decode(fetched: tuple[int, pa.Buffer]) -> tuple[int, RowGroup | None]:
+            index, data = fetched
+            keys = decode_columns(name, footer, index, data, ["key"])["key"]
+            if not any(holds_key(keys, run, key) for run in runs if run.row_group == index):
+                return index, None
+            return index, decode_row_group(name, footer, index, data)
+
+        for span in self._fetch(segment, footer, missing):
+            for index, row_group in self._decoders.map(decode, span):
+                if row_group is not None:
+                    found[index] = row_group
+                    self._row_groups.put((name, index), row_group)
+        return found
 
     def load_table(self, segment: Segment, row_groups: Sequence[int]) -> pa.Table:
         """All columns of these row groups, in ascending order. The cache is left alone."""
