@@ -206,8 +206,8 @@ async def _running(
     )
     bodies = LargeBodies(config.max_append_messages)
     handlers = _build_handlers(
-        *(config, engine, blobs, bodies, cold_reads, lookups, paths, _tag_id(storage), own_urls, allowed),
-        cold,
+        *(config, engine, blobs, bodies, cold_reads, Lookups(cold_reads), paths, _tag_id(storage)),
+        *(own_urls, allowed, cold),
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     subscriptions = Driver(engine, WebhookSender(faults, allowed), timings, config.public_url)

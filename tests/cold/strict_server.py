@@ -32,11 +32,11 @@ def start(self: Engine, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | No
     _start(self, loop, at_rest)
 
 
-def _watched(apply: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def watched(command: Any) -> Any:
+def _watched(apply: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(command: Any, *entry: Any) -> Any:
         _Watch.is_applying = True
         try:
-            return apply(command)
+            return apply(command, *entry)
         finally:
             _Watch.is_applying = False
 

@@ -148,9 +148,7 @@ def test_appends_keep_to_the_schema_or_leave_nothing_behind(api: Api) -> None:
     assert api.tail(path) == tail
     refused = api.post(path, '{"id":3}', content_type=JSON, headers=producer("p", 0, 0))
     assert error_code(refused) == "schema_violation"
-    accepted = api.post(
-        path, '{"id":3,"name":"c"}', content_type=JSON, headers=producer("p", 0, 0)
-    )
+    accepted = api.post(path, '{"id":3,"name":"c"}', content_type=JSON, headers=producer("p", 0, 0))
     assert accepted.status == 200
     assert [each["id"] for each in api.get(path).json()] == [1, 3]
 
@@ -234,8 +232,9 @@ def test_the_next_version_needs_its_lens(api: Api) -> None:
     wrong = {**to_titled(path), "from": 2, "to": 3}
     assert update(api, path, schema=TITLED, lens=wrong).status == 409
     other = {**to_titled(path), "schema": "other"}
-    assert "lens schema mismatch" in (
-        update(api, path, schema=TITLED, lens=other).json()["error"]["message"]
+    assert (
+        "lens schema mismatch"
+        in (update(api, path, schema=TITLED, lens=other).json()["error"]["message"])
     )
     assert api.get(f"{path}/_schema").json()["currentVersion"] == 1
 
@@ -282,9 +281,7 @@ def test_a_routing_key_of_the_schema(api: Api) -> None:
     install(api, path, schema=NAMED, routingKey={"jsonPointer": "/name", "required": True})
     assert api.append(path, '[{"id":1,"name":"a"},{"id":2,"name":"b"}]', JSON).status == 204
     assert api.append(path, '{"id":3,"name":"a"}', JSON).status == 204
-    refused = api.post(
-        path, '{"id":4,"name":"a"}', content_type=JSON, headers={"Stream-Key": "x"}
-    )
+    refused = api.post(path, '{"id":4,"name":"a"}', content_type=JSON, headers={"Stream-Key": "x"})
     assert refused.status == 400
     assert "Stream-Key not allowed" in refused.json()["error"]["message"]
     assert [each["id"] for each in api.get(f"{path}?key=a").json()] == [1, 3]
@@ -296,11 +293,13 @@ def test_a_routing_key_of_the_schema(api: Api) -> None:
 def test_a_missing_routing_key(api: Api) -> None:
     path = api.stream(content_type=JSON)
     install(api, path, routingKey={"jsonPointer": "/k", "required": True})
-    assert "routing key missing" in (
-        api.post(path, '{"a":1}', content_type=JSON).json()["error"]["message"]
+    assert (
+        "routing key missing"
+        in (api.post(path, '{"a":1}', content_type=JSON).json()["error"]["message"])
     )
-    assert "routing key must be string" in (
-        api.post(path, '{"k":1}', content_type=JSON).json()["error"]["message"]
+    assert (
+        "routing key must be string"
+        in (api.post(path, '{"k":1}', content_type=JSON).json()["error"]["message"])
     )
     install(api, path, routingKey={"jsonPointer": "/k", "required": False})
     assert api.append(path, '[{"a":1},{"k":"x"}]', JSON).status == 204
@@ -338,7 +337,7 @@ def test_bootstrap_and_append_batch_know_the_schema(api: Api) -> None:
     assert refused.status == 400
     assert halves(api.tail(path))[0] == 2
     done = {"op": "add", "path": "/done", "schema": {"type": "boolean"}, "default": False}
-    ops = [{"op": "rename", "from": "/name", "to": "/title"}, done]
+    ops: list[dict[str, Any]] = [{"op": "rename", "from": "/name", "to": "/title"}, done]
     registry = api.get(f"{path}/_schema").json()
     document = {**lens(path, 1, *ops), "schema": registry["schema"]}
     install(api, path, schema=TITLED, lens=document)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.api import arguments
-from millstream.api.errors import STATUS, error_headers, respond_error
 from millstream.api.entry_writes import as_entries, set_content, takes_long
+from millstream.api.errors import STATUS, error_headers, respond_error
 from millstream.api.frames import Frames, join, join_json, split_frames
 from millstream.api.headers import JSON
 from millstream.api.large_bodies import LargeBodies, is_large_json

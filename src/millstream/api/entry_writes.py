@@ -77,9 +77,7 @@ class Attempt(NamedTuple):
 
 
 class EntryWrites:
-    def __init__(
-        self, engine: Engine, clock: Clock, bodies: LargeBodies, answer: Answer
-    ) -> None:
+    def __init__(self, engine: Engine, clock: Clock, bodies: LargeBodies, answer: Answer) -> None:
         self._engine = engine
         self._clock = clock
         self._bodies = bodies

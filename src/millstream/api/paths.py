@@ -139,7 +139,7 @@ class SubResource(NamedTuple):
     """What hangs below a stream. A `{parameter}` stands for one segment."""
 
     pattern: str
-    surfaces: frozenset[Surface]
+    surfaces: frozenset[Surface] = frozenset(Surface)
 
     @property
     def segments(self) -> tuple[bytes, ...]:

@@ -98,9 +98,7 @@ class Writes:
             command.producer_id, command.producer_epoch, command.producer_seq = claim
         if b"stream-seq" in headers:
             command.stream_seq = arguments.stream_seq(headers)
-        if body and (
-            stream.rules is not None or not arguments.ENTRY_HEADERS.isdisjoint(headers)
-        ):
+        if body and (stream.rules is not None or not arguments.ENTRY_HEADERS.isdisjoint(headers)):
             command = as_entries(command, headers, stream)
         decided = decide_append(stream, command)
         if decided is not None and is_final(decided):

@@ -25,9 +25,7 @@ class Admitted(NamedTuple):
     keys: Keys
 
 
-def admit(
-    rules: Rules, content: LargeMessages, header_key: bytes | None, now_ms: int
-) -> Admitted:
+def admit(rules: Rules, content: LargeMessages, header_key: bytes | None, now_ms: int) -> Admitted:
     """Raises SchemaViolation for the first message that does not keep to the rules.
 
     In steps of one piece, so that a thread that does this lets others have the interpreter.

@@ -88,11 +88,11 @@ class RestingWorld:
         self.world = World(self.machine, start_ms=NOW_MS)
         self.engine = self.world.engine
 
-    def _guarded(self, apply: Callable[[Any], Outcome]) -> Callable[[Any], Outcome]:
-        def guarded(command: Any) -> Outcome:
+    def _guarded(self, apply: Callable[..., Outcome]) -> Callable[..., Outcome]:
+        def guarded(command: Any, *entry: Any) -> Outcome:
             self.store.is_applying = True
             try:
-                return apply(command)
+                return apply(command, *entry)
             finally:
                 self.store.is_applying = False
 
