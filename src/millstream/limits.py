@@ -165,6 +165,6 @@ PROBLEM_TEXT_MAX = 1000  # characters in the answer to an entry that is refused
 LENS_OPS_MAX = 1000  # of one lens, inner ones too
 PROOF_STEPS_MAX = 50_000  # of comparing two schemas: half a second at the very worst
 PROMOTION_BYTES_MAX = 64 * MIB  # that lenses may add to one entry; each operation counts as
-PROMOTION_STEP_BYTES = 16  # bytes, so that the time is bounded, too: a few seconds at worst
+PROMOTION_STEP_BYTES = 32  # bytes, so that the time is bounded, too: a few seconds at worst
 SCHEMA_CACHE_BYTES = 4 * MIB  # of schema text whose validators are kept: 40 times that in memory
 LENS_CACHE_BYTES = 4 * MIB  # of lens text that is kept parsed
