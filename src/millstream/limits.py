@@ -166,5 +166,5 @@ LENS_OPS_MAX = 1000  # of one lens, inner ones too
 PROOF_STEPS_MAX = 50_000  # of comparing two schemas: half a second at the very worst
 PROMOTION_BYTES_MAX = 64 * MIB  # that lenses may add to one entry; each operation counts as
 PROMOTION_STEP_BYTES = 32  # bytes, so that the time is bounded, too: a few seconds at worst
-SCHEMA_CACHE_BYTES = 4 * MIB  # of schema text whose validators are kept: 40 times that in memory
-LENS_CACHE_BYTES = 4 * MIB  # of lens text that is kept parsed
+SCHEMA_CACHE_BYTES = 64 * MIB  # of compiled schemas in memory: some 1300 of a KiB of JSON
+LENS_CACHE_BYTES = 32 * MIB  # of parsed lenses in memory: a stream has up to 20 MiB of them

@@ -137,7 +137,7 @@ pointers = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2).map(
     lambda names: pointer_text(tuple(names))
 )
 defaults = st.sampled_from([None, 0, 5, "x", [], {}, {"a": [1]}, ["x"]])
-converts = st.sampled_from(
+converts: st.SearchStrategy[tuple[str, str, dict[str, Any]]] = st.sampled_from(
     [
         ("string", "string", {"builtin": "lowercase"}),
         ("string", "integer", {"builtin": "string_to_int"}),
