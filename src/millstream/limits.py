@@ -206,3 +206,6 @@ PROFILE_LIST_MAX = 64  # entries in one list of a profile's settings
 PROFILE_TEXT_CHARACTERS_MAX = 256  # of one of them
 EVLOG_DEPTH_MAX = 256  # levels of a record's context: far below what the encoder can print
 EVLOG_REDACTED_CHARACTERS_MAX = 64 * KIB  # of paths listed: a short record can hold very many
+PROMOTION_STEP_BYTES = 32  # bytes, so that the time is bounded, too: a few seconds at worst
+SCHEMA_CACHE_BYTES = 64 * MIB  # of compiled schemas in memory: some 1300 of a KiB of JSON
+LENS_CACHE_BYTES = 32 * MIB  # of parsed lenses in memory: a stream has up to 20 MiB of them

@@ -14,6 +14,11 @@ and what would become of the rules comes out as a value (`registry.plan_update`,
     fitting.py       whether all that keeps to one schema keeps to another
     registry.py      what a schema update would change, and the registry as it is shown
     promotion.py     entries of old versions in the shape of the current one
+    search_config.py which fields can be searched, and how
+    values.py        what a field's value is, in the one form that queries compare
+    words.py, filters.py  the query language, and filters in it
+    profiles/        kinds of streams with entries of a known shape: evlog, metrics, state-protocol
+    touch_settings.py  how changes of a state-protocol stream are told
     weighed_cache.py what was parsed or compiled, kept within a bound
 
 Rules come from people and are hostile until checked: whatever is wrong with them is an

@@ -193,7 +193,7 @@ def _cost_of_values(schema: dict[str, Any]) -> int:
     if not isinstance(options, list):
         return 0
     floats = sum(isinstance(option, float) for option in options)
-    return 20 * floats + 3 * sum(isinstance(option, dict | list) for option in options)
+    return 40 * floats + 3 * sum(isinstance(option, dict | list) for option in options)
 
 
 def patterns_of(schema: Schema) -> Iterator[str]:

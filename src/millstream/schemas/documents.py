@@ -41,7 +41,7 @@ def decode_document(body: bytes, what: str) -> Any:
 def check_shape(value: Any, what: str) -> None:
     """Raises `InvalidSchema` for a document that is deeper or larger than we want to walk."""
     count, level = 0, [value]
-    for _ in range(DOCUMENT_DEPTH_MAX + 1):
+    for _ in range(DOCUMENT_DEPTH_MAX):
         count += len(level)
         if count > DOCUMENT_NODES_MAX:
             raise InvalidSchema(f"{what} has more than {DOCUMENT_NODES_MAX} values")

@@ -9,7 +9,6 @@ both schemas say it in the same words, which mention nothing that the lens chang
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -18,7 +17,7 @@ from millstream.limits import PROOF_STEPS_MAX
 from millstream.schemas.dialect import TYPES, Schema
 from millstream.schemas.documents import Pointer, encode_document, pointer_text
 from millstream.schemas.transforms import is_of_type
-from millstream.schemas.validation import Validator
+from millstream.schemas.validation import Validator, validator_of
 
 _NUMBERS = frozenset({"integer", "number"})
 _STRINGS = frozenset({"string"})
@@ -320,12 +319,7 @@ def _left_over(fitting: Fitting, old: Any, new: Any) -> dict[str, Schema]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    return _matcher(pattern).is_valid(name)
-
-
-@lru_cache(maxsize=256)
-def _matcher(pattern: str) -> Validator:
-    return Validator({"pattern": pattern})
+    return validator_of(encode_document({"pattern": pattern})).is_valid(name)
 
 
 def _values(_: Fitting, keyword: str, old: Any, new: Any, path: Pointer) -> str | None:

@@ -45,8 +45,9 @@ def _parsed(lenses: tuple[bytes, ...]) -> tuple[Lens | None, ...]:
     return tuple(parse_lens(decode_document(lens, "lens")) if lens else None for lens in lenses)
 
 
-def _weight(lenses: tuple[bytes, ...]) -> int:
-    return sum(map(len, lenses)) + KIB
+def _weight(lenses: tuple[bytes, ...], _: Promotion) -> int:
+    """Bytes of memory, roughly: the text, the document and its operations."""
+    return 4 * KIB + 20 * sum(map(len, lenses))
 
 
 _promotions: WeighedCache[tuple[bytes, ...], Promotion] = WeighedCache(LENS_CACHE_BYTES)

@@ -18,6 +18,7 @@ from millstream.schemas.dialect import Schema, compiled, simplified
 from millstream.schemas.documents import (
     MISSING,
     Pointer,
+    check_shape,
     clone,
     encode_document,
     pointer_text,
@@ -42,6 +43,7 @@ def prove(lens: Lens, old_schema: Any, new_schema: Any) -> dict[str, Any]:
     document: dict[str, Any] = clone(lens.document)
     try:
         after = schema_after(lens.ops, document["ops"], old, new_schema)
+        check_shape(after, "what the lens makes")
         reason = Fitting().misfit(after, new)
     except RecursionError:
         raise InvalidSchema("the lens nests entries too deeply") from None

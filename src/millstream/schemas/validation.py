@@ -154,5 +154,6 @@ def _validator(schema_json: bytes) -> Validator:
     return Validator(simplified(decode_document(schema_json, "schema")))
 
 
-def _weight(schema_json: bytes) -> int:
-    return len(schema_json) + KIB
+def _weight(schema_json: bytes, validator: Validator) -> int:
+    """Bytes of memory, as measured; a pattern takes its program, and as much to run it."""
+    return 8 * KIB + 40 * len(schema_json) + 2 * KIB * validator.pattern_kib

@@ -23,7 +23,7 @@ class WeighedCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, key: K, make: Callable[[K], V], weight: Callable[[K], int]) -> V:
+    def get(self, key: K, make: Callable[[K], V], weight: Callable[[K, V], int]) -> V:
         """What `make` returns for the key, now or earlier. What it raises is not kept."""
         with self._lock:
             known = self._kept.get(key)
@@ -31,7 +31,7 @@ class WeighedCache(Generic[K, V]):
                 self._kept.move_to_end(key)
                 return known[1]
         made = make(key)  # two threads may both do it; the work is pure
-        self._keep(key, made, weight(key))
+        self._keep(key, made, weight(key, made))
         return made
 
     def _keep(self, key: K, made: V, weight: int) -> None:
