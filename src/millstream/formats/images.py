@@ -35,11 +35,8 @@ class StreamImage(msgspec.Struct, array_like=True):
     own: Position
     cold: Position
     tail: Position
-    rules: msgspec.Raw | None = None  # MessagePack of state.rules.Rules
-    hinted: tuple[int, int] = (
-        -1,
-        0,
-    )  # a message's end, and its append time if not that of its write
+    rules: bytes | None = None  # MessagePack of state.rules.Rules
+    hinted: tuple[int, int] = (-1, 0)  # a message's end, its append time if not that of its write
 
 
 class HotContent(msgspec.Struct, array_like=True):

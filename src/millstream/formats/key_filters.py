@@ -27,6 +27,7 @@ UNKNOWN_KEYS = b"\x00"
 
 _BITS_PER_KEY = 12
 _PROBES_MAX = 8  # the best number for 12 bits
+_TABLE_BYTES_MIN = 4  # in fewer, the places of different keys are too often the same
 _CRC_BYTES = 4
 _FRAME_BYTES = 1 + _CRC_BYTES
 _FEW = 32  # keys that Python's own numbers take sooner than an array does
@@ -40,7 +41,8 @@ def make_filter(hashes: Hashes) -> bytes:
     if not len(hashes):
         return NO_KEYS
     distinct = sorted(set(hashes.tolist())) if len(hashes) <= _FEW else np.unique(hashes).tolist()
-    size = min(-(-len(distinct) * _BITS_PER_KEY // 8), KEY_FILTER_BYTES_MAX - _FRAME_BYTES)
+    size = max(_TABLE_BYTES_MIN, -(-len(distinct) * _BITS_PER_KEY // 8))
+    size = min(size, KEY_FILTER_BYTES_MAX - _FRAME_BYTES)
     probes = min(max(1, round(8 * size / len(distinct) * log(2))), _PROBES_MAX)
     bits_of = _few_bits if len(distinct) <= _FEW else _many_bits
     framed = bytes([probes]) + bits_of(distinct, probes, size)
@@ -48,21 +50,24 @@ def make_filter(hashes: Hashes) -> bytes:
 
 
 def _few_bits(hashes: Sequence[int], probes: int, size: int) -> bytes:
-    """Each hash gives as many places as are needed: one half of it, the other added each time."""
+    """Each hash gives as many places as are needed: one half of it, then the other added each
+    time, and a little more each time: else small tables would see the same places too often."""
     bits = 0
     for each in hashes:
-        place, step = each & _LOW, (each >> 32) | 1
-        for _ in range(probes):
+        place, step = each & _LOW, each >> 32
+        for probe in range(probes):
             bits |= 1 << place % (8 * size)
             place += step
+            step += probe
     return bits.to_bytes(size, "little")
 
 
 def _many_bits(hashes: Sequence[int], probes: int, size: int) -> bytes:
     table = np.zeros(8 * size, np.bool_)
-    each = np.array(hashes, np.uint64)[:, None]
-    places, steps = each & np.uint64(_LOW), (each >> np.uint64(32)) | np.uint64(1)
-    table[(places + steps * np.arange(probes, dtype=np.uint64)) % np.uint64(8 * size)] = True
+    each, probe = np.array(hashes, np.uint64)[:, None], np.arange(probes)
+    more = (probe * (probe - 1) * (probe - 2) // 6).astype(np.uint64)  # what `step` has grown by
+    places = (each & np.uint64(_LOW)) + (each >> np.uint64(32)) * probe.astype(np.uint64) + more
+    table[places % np.uint64(8 * size)] = True
     return np.packbits(table, bitorder="little").tobytes()
 
 
@@ -87,11 +92,12 @@ def may_hold(key_filter: bytes, hashed: int) -> bool:
     probes = key_filter[0]
     if not probes or not is_filter_sound(key_filter):
         return True
-    place, step = hashed & _LOW, (hashed >> 32) | 1
+    place, step = hashed & _LOW, hashed >> 32
     bits = 8 * (len(key_filter) - _FRAME_BYTES)
-    for _ in range(probes):
+    for probe in range(probes):
         index = place % bits
         if not key_filter[1 + (index >> 3)] >> (index & 7) & 1:
             return False
         place += step
+        step += probe
     return True

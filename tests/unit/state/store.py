@@ -158,7 +158,7 @@ def gather(
         end = log.tail_ordinal if count is None else min(log.cold_ordinal + count, log.tail_ordinal)
         messages = tuple(own[ordinal][1] for ordinal in range(log.cold_ordinal, end))
         if messages:
-            size = sum(map(len, messages))
+            size = sum(len(message.data) for message in messages)
             place = log.cold_ordinal, log.cold_byte, len(messages), size, 0, len(runs), 0
             runs.append(Run(stream.stream_id, *place))
             objects[name, runs[-1]] = messages
@@ -210,7 +210,7 @@ def _describe(stream: Stream, contents: Contents) -> dict[str, Any]:
         "own": (log.own_ordinal, log.own_byte),
         "cold": (log.cold_ordinal, log.cold_byte),
         "tail": (log.tail_ordinal, log.tail_byte),
-        "messages": None if stream.deleted else contents.messages(stream),
+        "messages": None if stream.deleted else contents.entries(stream),
     }
 
 

@@ -95,7 +95,7 @@ boundaries = st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
 rules = st.builds(
     Rules, numbers, texts, blobs, documents, documents, blobs, blobs, boundaries, st.booleans()
 )
-runs = st.builds(Run, *[numbers] * 8)
+runs = st.builds(Run, *[numbers] * 10, blobs)
 segments = st.builds(
     Segment, st.uuids().map(str), st.integers(-1, SHARDS), *[st.one_of(numbers)] * 4
 )
@@ -226,6 +226,8 @@ def test_runs_that_cannot_be_are_passed_over() -> None:
         Run(stream_id, 0, 0, 1, 2, 0, 0, 0),
         Run(stream_id, 1, 3, 1, 3, 0, 0, 2**63),
         Run(stream_id, 2**63, 3, 1, 3, 0, 0, 0),
+        Run(stream_id, 1, 3, 1, 3, 0, 0, 0, 0, 2**63),
+        Run(stream_id, 1, 3, 1, 3, 0, 0, 0, -1, 5),
         good,  # a second time
     ]
     command = PublishRuns(5, Segment("s", 0, 1, 1, 1, 1), [bad[0], good, *bad[1:]])
