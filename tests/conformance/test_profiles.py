@@ -137,7 +137,7 @@ def test_state_protocol_checks_and_keeps_records_as_they_are(api: Api) -> None:
         b"1",
         b"{}",
         b'{"type":"t","key":"1","headers":{"operation":"insert"}}',
-        b'{"type":"t","key":"1","value":1,"headers":{"operation":"upsert"}}',
+        b'{"type":"t","key":"1","value":1,"headers":{"operation":"replace"}}',
         b'{"type":"","key":"1","value":1,"headers":{"operation":"insert"}}',
         b'{"type":"t","key":"1","value":1,"headers":{"operation":"insert"},"x":1}',
         b'{"headers":{"operation":"insert","control":"reset"}}',

@@ -57,8 +57,8 @@ def _check_change(record: dict[str, Any], headers: dict[str, Any]) -> None:
     _check_text(record.get("type"), f"{_RECORD}.type")
     _check_text(record.get("key"), f"{_RECORD}.key")
     operation = headers["operation"]
-    if operation not in ("insert", "update", "delete"):
-        raise SchemaViolation(f"{_HEADERS}.operation must be insert, update, or delete")
+    if operation not in ("insert", "update", "upsert", "delete"):  # StreamDB sends all four
+        raise SchemaViolation(f"{_HEADERS}.operation must be insert, update, upsert, or delete")
     if operation != "delete" and "value" not in record:
         raise SchemaViolation(f"state-protocol {operation} records must include value")
     if "txid" in headers:

@@ -46,6 +46,9 @@ def test_records_are_stored_as_they_came(record: dict[str, Any]) -> None:
     assert not profile.rewrites
 
 
+OPERATIONS = "insert, update, upsert, or delete"
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
@@ -60,8 +63,8 @@ def test_records_are_stored_as_they_came(record: dict[str, Any]) -> None:
         (change(type=...), f"{RECORD}.type must be a non-empty string"),
         (change(type=" "), f"{RECORD}.type must be a non-empty string"),
         (change(key=5), f"{RECORD}.key must be a non-empty string"),
-        (change("upsert"), f"{RECORD}.headers.operation must be insert, update, or delete"),
-        (change(["insert"]), f"{RECORD}.headers.operation must be insert, update, or delete"),
+        (change("replace"), f"{RECORD}.headers.operation must be {OPERATIONS}"),
+        (change(["insert"]), f"{RECORD}.headers.operation must be {OPERATIONS}"),
         (change(value=...), "state-protocol insert records must include value"),
         (change("update", value=...), "state-protocol update records must include value"),
         (headed(txid=""), f"{RECORD}.headers.txid must be a non-empty string"),
