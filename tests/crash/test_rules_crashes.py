@@ -68,6 +68,10 @@ class Story:
     def create(self) -> None:
         with contextlib.closing(self.client()) as client:
             assert client.put(STREAM, content_type=JSON).status in (200, 201)
+            if not client.get(f"{STREAM}/_schema").json()["currentVersion"]:
+                reply = client.post(f"{STREAM}/_schema", update_to(1), content_type=JSON)
+                assert reply.status == 200, reply.body
+                self.version = 1
 
     def evolve(self) -> None:
         with contextlib.closing(self.client()) as client:
