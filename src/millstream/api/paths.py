@@ -7,9 +7,10 @@ an encoded slash stays part of a name. Listings show names in that notation: it 
 no two streams look the same, and in which streams are sorted.
 
 What hangs below a stream is declared (routing.py). On the strict surface it begins at the third
-segment, and nothing else can be there. On the lenient one every segment may be part of a name, so
-only what begins with `_` can be declared there, and takes the end of a path; `%5F…` still names a
-stream.
+segment, and nothing else can be there. On the lenient one every segment may be part of a name, and
+what is declared takes the end of a path: either it begins with `_`, or it is two and more literal
+segments that hardly any name ends with, such as `touch/meta`. They are compared as they are spelled
+in the URL, so `%5F…` and `%74ouch/meta` still name a stream.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ class StreamPaths:
             for surface in Surface
         }
         for segments, _ in self._below[Surface.V1]:
-            assert segments[0].startswith(b"_"), "it would take the names of streams"
+            is_literal = len(segments) > 1 and not any(each.startswith(b"{") for each in segments)
+            assert is_literal or segments[0].startswith(b"_"), "it would take the names of streams"
 
     def resolve(self, raw_path: bytes) -> Place:
         """Raises RouteNotFound, and InvalidRequest for what is not well-formed."""

@@ -33,6 +33,7 @@ from millstream.api.routing import Action, Route
 from millstream.api.snapshots import Snapshots
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes, subscription_id_of
+from millstream.api.touch import TouchRoutes
 from millstream.api.writes import Writes
 from millstream.errors import InvalidSubscriptionRequest, RouteNotFound
 from millstream.http.message import Request
@@ -43,6 +44,7 @@ SUBSCRIBE, ADMIN = Scope.SUBSCRIBE, Scope.ADMIN
 
 _SUBSCRIPTIONS = CONTROL_ROOT.decode() + "subscriptions/{subscription}"
 _BUCKETED = frozenset((Surface.BUCKETED,))
+_BOTH = frozenset(Surface)
 _HAS_WAKE_TOKEN = "it carries the token of its wake"
 
 SUB_RESOURCES = (
@@ -50,6 +52,9 @@ SUB_RESOURCES = (
     SubResource("{stream}/snapshot/{offset}", _BUCKETED),
     SubResource("{stream}/bootstrap", _BUCKETED),
     SubResource("{stream}/append-batch", _BUCKETED),
+    SubResource("{stream}/touch/meta", _BOTH),
+    SubResource("{stream}/touch/wait", _BOTH),
+    SubResource("{stream}/touch/templates/activate", _BOTH),
 )
 
 Handle = Callable[..., None]
@@ -75,6 +80,7 @@ class Handlers(NamedTuple):
     bootstraps: Bootstraps
     batches: Batches
     control: SubscriptionRoutes
+    touch: TouchRoutes
     flush_cold: FlushCold
     retention: RetentionRoutes
     keys: KeyRoutes
@@ -91,6 +97,7 @@ def build_rows(handlers: Handlers, readiness: Readiness, metrics: Metrics) -> It
     yield Route("/readyz", "readyz", {GET: ready, HEAD: ready}, is_everywhere=True)
     yield from _stream_rows(handlers)
     yield from _below_stream_rows(handlers)
+    yield from _touch_rows(handlers.touch)
     yield from _bucket_rows(handlers.namespace)
     yield from _subscription_rows(handlers.control)
     yield from _operator_rows(handlers, metrics)
@@ -162,6 +169,13 @@ def _below_stream_rows(handlers: Handlers) -> Iterator[Route]:
     yield Route("{stream}/bootstrap", "bootstrap", {GET: Action(bootstrap, READ)})
     append = Action(handlers.batches.append, APPEND)
     yield Route("{stream}/append-batch", "append_batch", {POST: append})
+
+
+def _touch_rows(touch: TouchRoutes) -> Iterator[Route]:
+    yield Route("{stream}/touch/meta", "touch_meta", {GET: Action(touch.meta, READ)})
+    yield Route("{stream}/touch/wait", "touch_wait", {POST: Action(touch.wait, READ)})
+    activate = Action(touch.activate, READ)
+    yield Route("{stream}/touch/templates/activate", "touch_templates", {POST: activate})
 
 
 def _bucket_rows(namespace: NamespaceApi) -> Iterator[Route]:

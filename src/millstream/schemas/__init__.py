@@ -1,0 +1,1 @@
+"""What streams ask of their entries: the documents in their rules, and what they mean. Pure."""
