@@ -30,7 +30,7 @@ def touch_meta(touches: StreamTouches, stream: Stream, now_ms: int) -> dict[str,
 
 def _journal_part(touches: StreamTouches, now_ms: int) -> dict[str, Any]:
     journal, memory = touches.journal, touches.settings.memory
-    moment, intervals = journal.moment(), journal.flush_intervals_ms(now_ms)
+    moment, intervals = journal.moment(), journal.flush_intervals_ms(now_ms) or [0]
     return {
         "mode": "memory",
         "cursor": moment.cursor,
@@ -45,10 +45,8 @@ def _journal_part(touches: StreamTouches, now_ms: int) -> dict[str, Any]:
         "activeWaiters": len(journal.waits),
         "bucketMaxSourceOffsetSeq": str(moment.ordinal),
         "lastFlushAtMs": moment.flushed_ms,
-        "flushIntervalMsMaxLast10s": intervals[-1] if intervals else 0,
-        "flushIntervalMsP95Last10s": intervals[(len(intervals) - 1) * 95 // 100]
-        if intervals
-        else 0,
+        "flushIntervalMsMaxLast10s": intervals[-1],
+        "flushIntervalMsP95Last10s": intervals[(len(intervals) - 1) * 95 // 100],
     }
 
 

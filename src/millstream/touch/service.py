@@ -56,6 +56,7 @@ class TouchService:
         self._budget = FilterBudget()
         self._stirred = asyncio.Event()
         self._is_stopping = False
+        self._has_failed = False  # in this turn
         self._upkeep = Upkeep(engine.faults, "touch", timings.touch_retry)
 
     @contextlib.asynccontextmanager
@@ -115,7 +116,7 @@ class TouchService:
         return activations
 
     def current_cursor(self, stream_id: StreamId, touches: StreamTouches) -> Cursor:
-        """Names what is known now; what is pending is flushed, so that no client is told of it again."""
+        """Names what is known now. What is pending is flushed: it is not told to this client."""
         if touches.journal.is_dirty:
             self._flush(stream_id, touches)
         return Cursor(touches.journal.epoch, touches.journal.generation)
@@ -126,6 +127,8 @@ class TouchService:
         """`wait.tell` is called once: now, or when a key of it is touched after the generation
         `since`, the time is up, the stream ends or the server stops."""
         journal = touches.journal
+        if wait.is_over:
+            return
         if touches.was_touched(wait, since):
             self._tell_now(touches, wait, Told(True, journal.moment()))
         elif seconds <= 0 or self._is_stopping:
@@ -139,6 +142,8 @@ class TouchService:
         self, stream_id: StreamId, touches: StreamTouches, wait: Wait, seconds: float
     ) -> None:
         """`wait.tell` is called once: when nothing is pending, or the time is up."""
+        if wait.is_over:
+            return
         if touches.is_settled or seconds <= 0 or self._is_stopping:
             wait.tell(Told(False, touches.journal.moment()))
             return
@@ -282,10 +287,12 @@ class TouchService:
         while True:
             try:
                 await self._wait_until_due()
+                self._has_failed = False
                 self._ring_some()
                 self._look_at_some()
                 self._answer(TOUCH_ANSWERS_PER_TURN)
-                self._upkeep.worked()
+                if not self._has_failed:
+                    self._upkeep.worked()
             except Exception as error:
                 await asyncio.sleep(self._upkeep.failed(error, "touches wait"))
             if self._behind or self._answers:
@@ -340,7 +347,8 @@ class TouchService:
             return touches.look_at_some(log, self._loop.time(), now_ms)
         except Exception as error:
             # One record must not hold up all that follow it.
-            self._engine.faults.report("touch", error)
+            self._has_failed = True
+            self._upkeep.failed(error, "a record could not be looked at")
             touches.give_up(touches.scanned + 1, now_ms)
             return 1
 

@@ -1,4 +1,4 @@
-"""One stream as touches see it: its templates, its journal, and how far its records are looked at."""
+"""One stream as touches see it: its templates, its journal, how far its records are looked at."""
 
 from __future__ import annotations
 
@@ -171,6 +171,7 @@ class StreamTouches:
             fine_left -= fine
             if work >= TOUCH_WORK_PER_TURN or (fine and fine_left <= 0):
                 break
+        self._judge_lag()
         self.totals.batches += 1
         self.totals.empty_batches += self.totals.table_touches == touched_before
         return work
@@ -327,7 +328,7 @@ class StreamTouches:
         return [each for each in template_ids if self.templates.get(each) is None]
 
     def is_stale(self, cursor: Cursor) -> bool:
-        """It is of another journal: an earlier run of the server, an earlier stream of this name."""
+        """It is of another journal: of an earlier run of the server, or an earlier stream."""
         return cursor.epoch != self.journal.epoch or cursor.generation > self.journal.generation
 
     def was_touched(self, wait: Wait, generation: int) -> bool:
