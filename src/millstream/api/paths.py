@@ -218,13 +218,14 @@ class StreamPaths:
             return Place(BUCKET, bucket + b"/", (bucket,))
         if parts[1:] == [RESERVED_STREAM]:
             return Place(LISTING, None, (bucket,))  # it shows what the key may read
-        key = bucketed_key(bucket, parts[1])
         if len(parts) == 2:
+            key = bucketed_key(bucket, parts[1])
             self._remember(raw_path, key)
             return Place(BUCKETED_STREAM, key, (key,))
         for wanted, pattern in below:
             arguments = _match(wanted, parts[2:])
             if arguments is not None:
+                key = bucketed_key(bucket, parts[1])
                 return Place(pattern, key, (key, *arguments))
         names = sorted({wanted[0].decode() for wanted, _ in below})
         raise RouteNotFound(f"below a stream there is only: {', '.join(names)}")

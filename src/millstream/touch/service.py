@@ -130,6 +130,8 @@ class TouchService:
         if wait.is_over:
             return
         if touches.was_touched(wait, since):
+            if journal.is_dirty:
+                self._flush(stream_id, touches)  # what is pending is told by the same answer
             self._tell_now(touches, wait, Told(True, journal.moment()))
         elif seconds <= 0 or self._is_stopping:
             self._tell_now(touches, wait, Told(False, journal.moment()))

@@ -262,7 +262,7 @@ class StreamTouches:
             told += self._went(gone, now_ms)
             template = self.templates.get(each.template_id)
             if activation.is_recovered and template is not None:
-                # Nothing was noted of changes since it went.
+                # Nothing was noted since it went: cursors are good from the next flush on.
                 template.recovered_generation = self.journal.generation + 1
                 self.journal.skip(Reach.FINE, tail - 1, now_ms)
         return list(activations.values()), told

@@ -496,6 +496,22 @@ def test_what_a_retired_template_missed_is_told_when_it_comes_back() -> None:
     run(story)
 
 
+def test_a_template_that_came_back_is_told_once() -> None:
+    async def story(world: TouchWorld) -> None:
+        stream = await world.create(templates={"gcIntervalMs": 10})
+        world.activate(inactivityTtlMs=1)
+        await until(lambda: world.meta().json["activeTemplates"] == 0)
+        cursor = await world.settled(stream)
+        world.activate()
+        first = world.wait(cursor=cursor, keys=[OPEN], templateIdsUsed=[TEMPLATE_ID])
+        assert first.json["touched"] is True
+        again = {"cursor": first.json["cursor"], "keys": [OPEN], "templateIdsUsed": [TEMPLATE_ID]}
+        second = world.wait(**again, timeoutMs=150)
+        assert (await answered(second))["touched"] is False
+
+    run(story)
+
+
 def test_templates_may_be_declared_by_a_wait() -> None:
     async def story(world: TouchWorld) -> None:
         stream = await world.create()

@@ -57,9 +57,7 @@ class TouchRequest(FakeRequest):
         return cast(str, self.json["error"]["message"])
 
 
-def record(
-    operation: str = "insert", entity: str = "public.todos", **rows: Any
-) -> dict[str, Any]:
+def record(operation: str = "insert", entity: str = "public.todos", **rows: Any) -> dict[str, Any]:
     return {"type": entity, "key": "1", **rows, "headers": {"operation": operation}}
 
 
@@ -146,9 +144,7 @@ class TouchWorld:
         body = json.dumps({"templates": templates or (TEMPLATE,), **fields}).encode()
         return _asked(self.routes.activate, TouchRequest(body), path)
 
-    def wait(
-        self, path: bytes = PATH, grant: Grant | None = None, **fields: Any
-    ) -> TouchRequest:
+    def wait(self, path: bytes = PATH, grant: Grant | None = None, **fields: Any) -> TouchRequest:
         body = json.dumps({"cursor": "now", **fields}).encode()
         request = TouchRequest(body)
         request.grant = grant  # type: ignore[assignment]
