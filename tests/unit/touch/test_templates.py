@@ -53,7 +53,7 @@ def test_no_limit_is_any_number() -> None:
 @pytest.mark.parametrize("per", ["entity", "stream"])
 def test_the_least_recently_seen_make_room(per: str) -> None:
     limit = {f"max_active_templates_per_{per}": 2}
-    templates = Templates(TouchTemplates(**limit), 0)  # type: ignore[arg-type]
+    templates = Templates(TouchTemplates(**limit), 0)
     first, second, third = (a_template(name=name) for name in "abc")
     activate(templates, first)
     activate(templates, second)
