@@ -35,6 +35,7 @@ from millstream.api.shaped_reads import LiveSettings, ShapedReads
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
+from millstream.api.touch import TouchRoutes
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.cold.blob_worker import BlobWorker
@@ -58,6 +59,7 @@ from millstream.storage import Stop, Storage, open_storage
 from millstream.subscriptions.driver import Driver
 from millstream.subscriptions.webhooks import WebhookSender
 from millstream.telemetry import ACCESS_EVENT
+from millstream.touch.service import TouchService
 
 logger = structlog.get_logger("millstream")
 
@@ -114,6 +116,7 @@ def _build_handlers(
     tag_id: str,
     own_urls: OwnUrls,
     allowed: AllowedReceivers,
+    touch: TouchService,
     cold: ColdTier | None,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
@@ -132,6 +135,7 @@ def _build_handlers(
         rules=RulesRoutes(engine, clock),
         shaped=ShapedReads(engine, reads, lookups, clock, live),
         control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
+        touch=TouchRoutes(touch, reads, clock),
         flush_cold=FlushCold(engine, None if cold is None else (cold.flusher, cold.flush_requests)),
         retention=RetentionRoutes(engine),
         keys=KeyRoutes(engine),
@@ -205,9 +209,10 @@ async def _running(
         else cold.cold_reads
     )
     bodies = LargeBodies(config.max_append_messages)
+    touch = TouchService(engine, timings)
     handlers = _build_handlers(
         *(config, engine, blobs, bodies, cold_reads, Lookups(cold_reads), paths, _tag_id(storage)),
-        *(own_urls, allowed, cold),
+        *(own_urls, allowed, touch, cold),
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     subscriptions = Driver(engine, WebhookSender(faults, allowed), timings, config.public_url)
@@ -252,10 +257,12 @@ async def _running(
         engine.listeners.append(handlers.sse.heard)
         await stack.enter_async_context(handlers.rules.running(group))
         await stack.enter_async_context(handlers.shaped.running(group))
+        await stack.enter_async_context(touch.running(group))
         bodies.start(loop)
         stack.push_async_callback(bodies.close)
         stack.push_async_callback(server.close, config.shutdown_timeout)
         stack.callback(engine.end_watchers)
+        stack.callback(touch.end_waits)
         stack.callback(engine.hot_budget.close)
         stack.callback(server.stop_listening)
         urls = await Doors(server, table, config, clock, gate).open(tls)

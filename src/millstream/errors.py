@@ -23,6 +23,12 @@ class InvalidRequest(StreamError):
     code = "invalid_request"
 
 
+class TouchNotEnabled(StreamError):
+    """The stream's profile has no touches, or the stream ended while a client waited for one."""
+
+    code = "touch_not_enabled"
+
+
 class InvalidOffset(InvalidRequest):
     code = "invalid_offset"
 

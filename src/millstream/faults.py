@@ -30,6 +30,7 @@ Service = Literal[  # runs again and again: counts as failing until it has succe
     "blobs",
     "subscriptions",
     "webhooks",
+    "touch",
     "jobs",
     "pipeline",
 ]

@@ -110,6 +110,26 @@ RUNAWAY_SECONDS = 10.0  # this long: the receiver seems to feed the streams that
 RUNAWAY_WARNING_SECONDS = 60.0  # until the log names the same subscription again
 RETRY_MS_MIN, RETRY_MS_MAX = 1000, 60_000  # the protocol's
 
+TOUCH_KEYS_MAX = 1024  # that one wait names; what other servers of this route allow
+TOUCH_EXACT_KEYS_MAX = 16  # of a wait that is matched by whole keys, theirs as well
+TOUCH_TEMPLATES_MAX = 256  # that one request declares, theirs as well
+TOUCH_TEMPLATE_FIELDS_MAX = 3  # theirs as well
+TOUCH_WAIT_MS_MAX = 120_000  # theirs as well
+TOUCH_CHANGED_FIELDS_MAX = 256  # of one row; a change of more counts as a change of everything
+TOUCH_RECORD_BYTES_MAX = 256 * KIB  # of a record that is looked into; a longer one touches all
+TOUCH_WORK_PER_TURN = 1000  # records, keys and KiB looked at in one go, 2-3 ms
+TOUCH_TIMERS_PER_TURN = 200  # flushes and ends of waits in one go, a few milliseconds
+TOUCH_ANSWERS_PER_TURN = 500  # waits answered in one go, 5 ms
+TOUCH_COALESCE_SECONDS = 0.01  # between two flushes of a stream on which clients wait
+TOUCH_LAGGING_COALESCE_SECONDS = 0.05  # while its records are not all looked at
+TOUCH_FILTER_CELLS_MIN = 256  # 1 KiB: what a stream costs on which little happens
+TOUCH_FILTER_CELLS_MAX = 256 * KIB  # 1 MiB: 25,000 keys touched since a cursor, 1 in 100 false
+TOUCH_FILTERS_BYTES_MAX = 64 * MIB  # of all streams; beyond it they stay small, and tell more
+TOUCH_EXACT_SECONDS = 15.0  # for which whole keys are kept, where clients ask for exact waits
+TOUCH_EXACT_HISTORY_KEYS_MAX = 64 * KIB  # of one stream, some 5 MiB; older ones go first
+TOUCH_RETIRED_KEPT = 4096  # ids of a stream's retired templates; then every new one may be one
+TOUCH_IDLE_SECONDS = 600.0  # without a request, a wait or a template: the stream is forgotten
+
 ROW_GROUP_BYTES = MIB  # of wire bytes of one stream; longer ones compress no better
 SHARED_ROW_GROUP_BYTES = 256 * KIB  # of many streams; what a small stream costs to fetch and decode
 ROW_GROUP_ROWS_MAX = 64 * KIB  # a decoded row costs 40 bytes beside its message, however short

@@ -25,6 +25,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.Forbidden: 403,
     errors.ProducerFenced: 403,
     errors.StreamNotFound: 404,
+    errors.TouchNotEnabled: 404,
     errors.RouteNotFound: 404,
     errors.BucketNotFound: 404,
     errors.SnapshotNotFound: 404,

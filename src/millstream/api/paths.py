@@ -8,8 +8,8 @@ no two streams look the same, and in which streams are sorted.
 
 What hangs below a stream is declared (routing.py). On the strict surface it begins at the third
 segment, and nothing else can be there. On the lenient one every segment may be part of a name:
-what is declared there takes the end of a path, and a stream that is called so is named with an
-escape, such as `%5Fschema` or `%70k/key`.
+what is declared there takes the end of a path. It is compared as it is spelled in the URL, so a
+stream that is called so is named with an escape, such as `%5Fschema`, `%70k/x` or `%74ouch/meta`.
 """
 
 from __future__ import annotations
@@ -216,13 +216,14 @@ class StreamPaths:
             return Place(BUCKET, bucket + b"/", (bucket,))
         if parts[1:] == [RESERVED_STREAM]:
             return Place(LISTING, None, (bucket,))  # it shows what the key may read
-        key = bucketed_key(bucket, parts[1])
         if len(parts) == 2:
+            key = bucketed_key(bucket, parts[1])
             self._remember(raw_path, key)
             return Place(BUCKETED_STREAM, key, (key,))
         for wanted, pattern in below:
             arguments = _match(wanted, parts[2:])
             if arguments is not None:
+                key = bucketed_key(bucket, parts[1])
                 return Place(pattern, key, (key, *arguments))
         names = sorted({wanted[0].decode() for wanted, _ in below})
         raise RouteNotFound(f"below a stream there is only: {', '.join(names)}")

@@ -35,6 +35,7 @@ from millstream.api.shaped_reads import ShapedReads
 from millstream.api.snapshots import Snapshots
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes, subscription_id_of
+from millstream.api.touch import TouchRoutes
 from millstream.api.writes import Writes
 from millstream.errors import InvalidRequest, InvalidSubscriptionRequest, RouteNotFound
 from millstream.http.message import Request
@@ -55,6 +56,9 @@ SUB_RESOURCES = (
     SubResource("{stream}/_schema"),
     SubResource("{stream}/_profile"),
     SubResource("{stream}/pk/{key}"),
+    SubResource("{stream}/touch/meta"),
+    SubResource("{stream}/touch/wait"),
+    SubResource("{stream}/touch/templates/activate"),
 )
 
 Handle = Callable[..., None]
@@ -82,6 +86,7 @@ class Handlers(NamedTuple):
     rules: RulesRoutes
     shaped: ShapedReads
     control: SubscriptionRoutes
+    touch: TouchRoutes
     flush_cold: FlushCold
     retention: RetentionRoutes
     keys: KeyRoutes
@@ -98,6 +103,7 @@ def build_rows(handlers: Handlers, readiness: Readiness, metrics: Metrics) -> It
     yield Route("/readyz", "readyz", {GET: ready, HEAD: ready}, is_everywhere=True)
     yield from _stream_rows(handlers)
     yield from _below_stream_rows(handlers)
+    yield from _touch_rows(handlers.touch)
     yield from _bucket_rows(handlers.namespace)
     yield from _subscription_rows(handlers.control)
     yield from _operator_rows(handlers, metrics)
@@ -194,6 +200,13 @@ def _rules_rows(handlers: Handlers) -> Iterator[Route]:
         {GET: Action(rules.describe_profile, READ), POST: Action(rules.update_profile, MANAGE)},
     )
     yield Route("{stream}/pk/{key}", "read", {GET: Action(read_key, READ)})
+
+
+def _touch_rows(touch: TouchRoutes) -> Iterator[Route]:
+    yield Route("{stream}/touch/meta", "touch_meta", {GET: Action(touch.meta, READ)})
+    yield Route("{stream}/touch/wait", "touch_wait", {POST: Action(touch.wait, READ)})
+    activate = Action(touch.activate, READ)
+    yield Route("{stream}/touch/templates/activate", "touch_templates", {POST: activate})
 
 
 def _bucket_rows(namespace: NamespaceApi) -> Iterator[Route]:
