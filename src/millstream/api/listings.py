@@ -7,9 +7,8 @@ names at a time and lets others have the loop in between.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import msgspec
@@ -18,15 +17,17 @@ from millstream.access.gate import Grant
 from millstream.access.scopes import Scope
 from millstream.api.arguments import Query
 from millstream.api.compression import Compression
-from millstream.api.errors import respond_error
 from millstream.api.headers import JSON
+from millstream.api.steps import Steps, take_steps
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.errors import InvalidRequest, StreamError
+from millstream.errors import InvalidRequest
 from millstream.http.message import Request
+from millstream.inspection.stream_report import profile_kind, sealed_place
+from millstream.limits import LISTED_PLACE_MAX
 from millstream.protocol.content_types import JSON_CONTENT_TYPE
 from millstream.protocol.durations import encode_timestamp
-from millstream.protocol.offsets import BEGINNING_TOKEN, encode_offset
+from millstream.protocol.offsets import BEGINNING_TOKEN, START
 from millstream.protocol.patterns import DEFAULT_BUCKET, path_of, text_of
 from millstream.state.buckets import Bucket, Namespace, split_key
 from millstream.state.stream import Stream
@@ -39,7 +40,6 @@ KEYS_AT_ONCE = 1000  # names looked at before others get the loop: a few millise
 STREAMS_AT_ONCE = 50  # streams looked up before that: one at rest is read from the catalog
 
 Wanted = Callable[[bytes], bool]
-Steps = Generator[None]  # each step is short; `Listings._take_steps` takes them one by one
 
 
 class Listings:
@@ -74,12 +74,13 @@ class Listings:
             self._respond(request, body)
 
         at_once = _at_once(limit + 1, readable)
-        self._take_steps(request, self._collect([keys], 0, limit + 1, at_once, respond))
+        steps = self._collect([keys], 0, limit + 1, at_once, respond)
+        take_steps(self._engine, request, steps)
 
     def list_all(self, request: Request, query: Query) -> None:
         """Every stream of the server as descriptors; by place (`offset`) or behind a name."""
         limit = _limit(query, LIST_LIMIT_MAX, default=LIST_ALL_DEFAULT)
-        skipped, after = _whole_number(query, b"offset", 0), _text(query, b"after")
+        skipped, after = _place(query), _text(query, b"after")
 
         def respond(streams: list[Stream]) -> None:
             body = [_descriptor(stream) for stream in streams]
@@ -87,7 +88,8 @@ class Listings:
 
         readable = _readable(request)
         ranges, at_once = self._all_keys(after, readable), _at_once(skipped + limit, readable)
-        self._take_steps(request, self._collect(ranges, skipped, limit, at_once, respond))
+        steps = self._collect(ranges, skipped, limit, at_once, respond)
+        take_steps(self._engine, request, steps)
 
     def _all_keys(self, after: bytes, readable: Wanted | None) -> list[_Range]:
         """Names in the default bucket are shown without it, but for those that would then seem to
@@ -138,19 +140,6 @@ class Listings:
                 yield
         respond(found)
 
-    def _take_steps(self, request: Request, steps: Steps) -> None:
-        try:
-            next(steps)
-        except StopIteration:
-            return
-        except StreamError as error:
-            respond_error(request, error)
-            return
-        except Exception:
-            self._engine.abandon(request)  # no client waits for ever; the loop hears the error
-            raise
-        asyncio.get_running_loop().call_soon(self._take_steps, request, steps)
-
     def list_buckets(self, request: Request, query: Query) -> None:
         limit = _limit(query, LIST_LIMIT_MAX)
         prefix, after = _text(query, b"prefix"), _text(query, b"after")
@@ -167,9 +156,8 @@ class Listings:
             self._respond(request, body)
 
         readable = _readable(request)
-        self._take_steps(
-            request, self._collect_buckets(prefix, after, limit + 1, readable, respond)
-        )
+        steps = self._collect_buckets(prefix, after, limit + 1, readable, respond)
+        take_steps(self._engine, request, steps)
 
     def _collect_buckets(
         self,
@@ -268,6 +256,17 @@ def _whole_number(query: Query, name: bytes, default: int) -> int:
     return int(text)
 
 
+def _place(query: Query) -> int:
+    """Names before the place are passed over one by one: deep in a long list, that takes long."""
+    place = _whole_number(query, b"offset", 0)
+    if place > LISTED_PLACE_MAX:
+        raise InvalidRequest(
+            f"offset must not exceed {LISTED_PLACE_MAX}; go on behind the last name you were"
+            " shown with after=NAME"
+        )
+    return place
+
+
 def _text(query: Query, name: bytes) -> bytes:
     text = query.one(name) or b""
     try:
@@ -311,16 +310,11 @@ def _descriptor(stream: Stream) -> dict[str, object]:
         "next_offset": stream.tail,
         "sealed_through": sealed,
         "uploaded_through": sealed,  # a segment is in the store before the state hears of it
-        "profile": "generic",
+        "profile": profile_kind(stream),
     }
 
 
 def sealed_through(stream: Stream) -> str:
-    """Up to where the stream's own content lies in segments, `-1` when nothing does.
-
-    What a fork inherited is its source's to tell. What was trimmed counts: it is nowhere else.
-    """
-    log = stream.log
-    cold = (log.cold_ordinal, log.cold_byte) if log.cold_byte > log.own_byte else (0, 0)
-    place = max(cold, (log.first_ordinal, log.first_byte))
-    return BEGINNING_TOKEN.decode() if place == (0, 0) else encode_offset(*place)
+    """Up to where the stream's own content lies in segments, `-1` when nothing does."""
+    place = sealed_place(stream)
+    return BEGINNING_TOKEN.decode() if place == START else place.token

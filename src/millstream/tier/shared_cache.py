@@ -23,6 +23,9 @@ class SharedCache(Generic[K, V]):
         self._loading: dict[K, Future[V]] = {}
         self.used_bytes = 0
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def get(
         self, keys: Sequence[K], load: Callable[[list[K]], Iterable[tuple[K, V]]]
     ) -> dict[K, V]:

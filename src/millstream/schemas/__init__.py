@@ -1,0 +1,1 @@
+"""What streams ask of their entries: schema registry, lenses, profiles, search config; pure."""
