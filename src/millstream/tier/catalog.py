@@ -90,9 +90,9 @@ _RUNS_BY_BYTE = (
 )
 _SHARES = (
     "SELECT segment, created_ms, count(*), sum(n), sum(size), max(first_ordinal),"
-    " max(first_ordinal + n) FROM (SELECT segment, size, first_ordinal, count AS n FROM runs WHERE stream_id = ?1"
-    " AND first_ordinal > ?2 ORDER BY first_ordinal LIMIT ?3) JOIN"
-    " (SELECT segment, created_ms FROM segments) USING (segment) GROUP BY segment"
+    " max(first_ordinal + n) FROM (SELECT segment, size, first_ordinal, count AS n FROM runs"
+    " WHERE stream_id = ?1 AND first_ordinal > ?2 ORDER BY first_ordinal LIMIT ?3)"
+    " JOIN (SELECT segment, created_ms FROM segments) USING (segment) GROUP BY segment"
 )
 
 
