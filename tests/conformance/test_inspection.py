@@ -61,7 +61,7 @@ def test_a_stream_tells_of_itself_on_both_surfaces(api: Api) -> None:
     found = details(api, path)
     summary = found["stream"]
     assert (summary["name"], summary["content_type"]) == (f"{bucket}/{stream}", TEXT)
-    assert (summary["next_offset"], summary["tail_offset"]) == ("2", token(2, 8))
+    assert (summary["next_offset"], summary["message_count"]) == (token(2, 8), "2")
     assert (summary["total_size_bytes"], summary["pending_bytes"]) == ("8", "8")
     assert (summary["sealed_through"], summary["segment_count"]) == ("-1", 0)
     assert found["index_status"] == describe(api, path, "_index_status").json()
@@ -96,7 +96,9 @@ def test_a_snapshot_is_told(api: Api) -> None:
     path = api.bucketed(b"one", b"two")
     assert api.publish(path, token(1, 3), b"123456").status == 204
     found = details(api, path)
-    assert found["stream"]["snapshot_offset"] == found["stream"]["earliest_offset"] == token(1, 3)
+    snapshot, earliest = found["stream"]["snapshot"], found["stream"]["earliest_offset"]
+    assert (snapshot["offset"], snapshot["size_bytes"]) == (token(1, 3), "6")
+    assert earliest == token(1, 3)
     assert found["storage"]["object_storage"]["snapshot_bytes"] == "6"
     assert found["stream"]["total_size_bytes"] == "3"
 
@@ -106,7 +108,7 @@ def test_a_fork_tells_of_its_own(api: Api) -> None:
     fork, created = api.fork(source, token(1, 3))
     assert created.status == 201
     summary = details(api, fork)["stream"]
-    assert (summary["next_offset"], summary["sealed_through"]) == ("1", "-1")
+    assert (summary["next_offset"], summary["sealed_through"]) == (token(1, 3), "-1")
     assert (summary["pending_rows"], summary["total_size_bytes"]) == ("0", "3")
 
 

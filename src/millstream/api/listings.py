@@ -23,11 +23,10 @@ from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import InvalidRequest
 from millstream.http.message import Request
-from millstream.inspection.stream_report import profile_kind, sealed_place
+from millstream.inspection.stream_report import profile_kind, sealed_through
 from millstream.limits import LISTED_PLACE_MAX
 from millstream.protocol.content_types import JSON_CONTENT_TYPE
 from millstream.protocol.durations import encode_timestamp
-from millstream.protocol.offsets import BEGINNING_TOKEN, START
 from millstream.protocol.patterns import DEFAULT_BUCKET, path_of, text_of
 from millstream.state.buckets import Bucket, Namespace, split_key
 from millstream.state.stream import Stream
@@ -312,9 +311,3 @@ def _descriptor(stream: Stream) -> dict[str, object]:
         "uploaded_through": sealed,  # a segment is in the store before the state hears of it
         "profile": profile_kind(stream),
     }
-
-
-def sealed_through(stream: Stream) -> str:
-    """Up to where the stream's own content lies in segments, `-1` when nothing does."""
-    place = sealed_place(stream)
-    return BEGINNING_TOKEN.decode() if place == START else place.token

@@ -262,8 +262,8 @@ def _operator_rows(
     retention, cold = handlers.retention, handlers.cold
     yield row("/metrics", "metrics", GET=metrics.respond, HEAD=metrics.respond)
     yield row("/__ursula/metrics", "metrics", GET=metrics.respond_json, HEAD=metrics.respond_json)
-    yield row("/v1/server/_details", "inspect", GET=server.details, HEAD=server.details)
-    yield row("/v1/server/_mem", "inspect", GET=server.memory, HEAD=server.memory)
+    yield row("/v1/server/_details", "operator", GET=server.details, HEAD=server.details)
+    yield row("/v1/server/_mem", "operator", GET=server.memory, HEAD=server.memory)
     flush_cold = "/__ursula/flush-cold/{bucket}/{stream}"
     yield row(flush_cold, "operator", POST=handlers.flush_cold.handle)
     yield row(

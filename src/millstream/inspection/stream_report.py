@@ -16,12 +16,12 @@ import msgspec
 from millstream.inspection.holdings import Holdings
 from millstream.inspection.index_report import IndexReport, IndexRuns, SearchFamily
 from millstream.protocol.durations import encode_timestamp
-from millstream.protocol.offsets import START, Position
+from millstream.protocol.offsets import BEGINNING_TOKEN, START
 from millstream.protocol.patterns import text_of
 from millstream.schemas.profiles import profile_document
 from millstream.schemas.registry import registry_document
 from millstream.state.rules import GENERIC, Rules
-from millstream.state.stream import Stream
+from millstream.state.stream import Snapshot, Stream
 
 Document = dict[str, Any]
 
@@ -95,10 +95,10 @@ def _digits(number: int | None) -> str | None:
 
 def _summary(facts: Facts) -> Document:
     stream, held = facts.stream, facts.held
-    log, seq, snapshot = stream.log, stream.stream_seq, stream.snapshot
+    log, seq = stream.log, stream.stream_seq
     pending = log.tail_ordinal - log.cold_ordinal
     shown, shown_bytes = log.tail_ordinal - log.first_ordinal, log.tail_byte - log.first_byte
-    sealed = str(sealed_place(stream).ordinal - 1)
+    sealed = sealed_through(stream)
     logged = pending if facts.has_log else 0
     return {
         "name": text_of(stream.path),
@@ -112,12 +112,12 @@ def _summary(facts: Facts) -> Document:
         "stream_seq": None if seq is None else seq.decode("latin-1"),
         "closed": stream.closed,
         "epoch": 0,
-        "next_offset": str(log.tail_ordinal),
+        "next_offset": stream.tail,
+        "earliest_offset": stream.earliest,
         "sealed_through": sealed,
         "uploaded_through": sealed,  # a segment is in the store before the state hears of it
-        "tail_offset": stream.tail,
-        "earliest_offset": stream.earliest,
-        "snapshot_offset": None if snapshot is None else snapshot.offset,
+        "message_count": str(shown),
+        "snapshot": None if stream.snapshot is None else _snapshot(stream.snapshot),
         "segment_count": held.segments,
         "uploaded_segment_count": held.segments,
         "run_count": held.runs,
@@ -131,13 +131,22 @@ def _summary(facts: Facts) -> Document:
     }
 
 
-def sealed_place(stream: Stream) -> Position:
-    """Up to where the stream's own content lies in segments.
+def sealed_through(stream: Stream) -> str:
+    """Up to where the stream's own content lies in segments, `-1` when nothing does.
 
     What a fork inherited is its source's to tell. What was trimmed counts: it is nowhere else.
     """
     log = stream.log
-    return max(log.cold if log.cold_byte > log.own_byte else START, log.first)
+    place = max(log.cold if log.cold_byte > log.own_byte else START, log.first)
+    return BEGINNING_TOKEN.decode() if place == START else place.token
+
+
+def _snapshot(snapshot: Snapshot) -> Document:
+    return {
+        "offset": snapshot.offset,
+        "content_type": snapshot.content_type.decode("latin-1"),
+        "size_bytes": str(snapshot.size),
+    }
 
 
 def _pending_bytes(stream: Stream) -> int:

@@ -103,7 +103,7 @@ def test_an_append_ends_the_wait(live: bytes) -> None:
     status, headers, body = request.answer
     assert status == 200
     assert headers["etag"] != before
-    assert json.loads(body)["stream"]["next_offset"] == "2"
+    assert json.loads(body)["stream"]["message_count"] == "2"
     office.assert_nobody_waits()
 
 

@@ -22,6 +22,7 @@ from millstream.inspection.stream_report import (
     describe_index_status,
 )
 from millstream.protocol.offsets import Position
+from millstream.protocol.offsets import encode_offset as token
 from millstream.state.rules import Rules
 from millstream.state.stream import Snapshot, Stream
 
@@ -62,12 +63,12 @@ def test_an_empty_stream_has_every_field() -> None:
         "stream_seq": None,
         "closed": False,
         "epoch": 0,
-        "next_offset": "0",
+        "next_offset": token(0, 0),
+        "earliest_offset": token(0, 0),
         "sealed_through": "-1",
         "uploaded_through": "-1",
-        "tail_offset": "0000000000000000_0000000000000000",
-        "earliest_offset": "0000000000000000_0000000000000000",
-        "snapshot_offset": None,
+        "message_count": "0",
+        "snapshot": None,
         "segment_count": 0,
         "uploaded_segment_count": 0,
         "run_count": 0,
@@ -131,7 +132,8 @@ def test_content_is_counted_where_it_lies() -> None:
     made.log.cold_ordinal, made.log.cold_byte = 2, 7
     found = details(made, Holdings(1, 2, 2, 7, BORN_MS + 5, 2))
     summary, storage = found["stream"], found["storage"]
-    assert (summary["next_offset"], summary["sealed_through"]) == ("3", "1")
+    assert (summary["next_offset"], summary["sealed_through"]) == (token(3, 13), token(2, 7))
+    assert summary["message_count"] == "3"
     assert (summary["segment_count"], summary["run_count"]) == (1, 2)
     assert (summary["pending_rows"], summary["pending_bytes"]) == ("1", "6")
     assert (summary["wal_rows"], summary["wal_bytes"]) == ("1", "6")
@@ -160,7 +162,7 @@ def test_a_fork_counts_its_own() -> None:
     fork = stream(number=2)
     fork.log = source.log.branch(Position(1, 3))
     summary = details(fork)["stream"]
-    assert (summary["sealed_through"], summary["next_offset"]) == ("-1", "1")
+    assert (summary["sealed_through"], summary["next_offset"]) == ("-1", token(1, 3))
     assert (summary["pending_rows"], summary["total_size_bytes"]) == ("0", "3")
 
 
@@ -169,9 +171,11 @@ def test_what_was_trimmed_lies_behind_and_a_snapshot_is_told() -> None:
     made.snapshot = Snapshot(1, 3, "blob", b"text/plain", 50, "d")
     made.log.trim(Position(1, 3))
     found = details(made)
-    assert found["stream"]["snapshot_offset"] == "0000000000000001_0000000000000003"
-    assert found["stream"]["earliest_offset"] == "0000000000000001_0000000000000003"
-    assert (found["stream"]["sealed_through"], found["stream"]["total_size_bytes"]) == ("0", "4")
+    summary = found["stream"]
+    snapshot = {"offset": token(1, 3), "content_type": "text/plain", "size_bytes": "50"}
+    assert summary["snapshot"] == snapshot
+    assert summary["earliest_offset"] == summary["sealed_through"] == token(1, 3)
+    assert (summary["total_size_bytes"], summary["message_count"]) == ("4", "1")
     stored = found["storage"]["object_storage"]
     assert (stored["snapshot_bytes"], stored["snapshot_object_count"]) == ("50", 1)
     assert stored["total_bytes"] == "50"
