@@ -30,11 +30,11 @@ BLOCK_BYTES = MIB  # of many messages in one block of a log: what is copied when
 
 LONG_POLL_SECONDS_MAX = 60.0  # a longer wait dies in proxies anyway
 INSPECTION_WAIT_SECONDS = 3.0  # of a descriptor's long-poll that does not say; other servers' too
-COUNTED_RUNS_AT_ONCE = 4096  # of one stream, in the catalog in one go: a millisecond or two
+COUNTED_RUNS_AT_ONCE = 2048  # of one stream, in the catalog in one go: two milliseconds
 COUNTED_STREAMS_KEPT = 1024  # whose runs need not be counted again until the catalog changes
 LISTED_PLACE_MAX = 10_000  # names that a page of all streams may pass over by their number
 TOP_STREAMS = 5  # in each list of those that take most
-TOP_STREAMS_SAMPLED = 2048  # looked at to find them: a millisecond or two
+TOP_STREAMS_SAMPLED = 1024  # looked at to find them: a millisecond or two
 PIPELINE_REQUESTS_MAX = (
     32  # requests of one connection parsed ahead of their turn; reading pauses beyond
 )

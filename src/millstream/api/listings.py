@@ -39,6 +39,7 @@ KEYS_AT_ONCE = 1000  # names looked at before others get the loop: a few millise
 STREAMS_AT_ONCE = 50  # streams looked up before that: one at rest is read from the catalog
 
 Wanted = Callable[[bytes], bool]
+Entry = dict[str, object]  # of one stream
 
 
 class Listings:
@@ -60,20 +61,20 @@ class Listings:
         keys = _Range(self._names, root + prefix, root + prefix + _END, readable)
         keys.go_behind(root + after)
 
-        def respond(streams: list[Stream]) -> None:
+        def respond(streams: list[Entry]) -> None:
             page, has_more = streams[:limit], len(streams) > limit
             body = {
                 "bucket_id": bucket.decode(),
                 "prefix": prefix.decode(),
                 "stream_count": len(page),
-                "streams": [_bucket_entry(stream) for stream in page],
-                "next_cursor": _stream_id(page[-1]) if has_more else None,
+                "streams": page,
+                "next_cursor": page[-1]["stream_id"] if has_more else None,
                 "has_more": has_more,
             }
             self._respond(request, body)
 
         at_once = _at_once(limit + 1, readable)
-        steps = self._collect([keys], 0, limit + 1, at_once, respond)
+        steps = self._collect([keys], 0, limit + 1, at_once, _bucket_entry, respond)
         take_steps(self._engine, request, steps)
 
     def list_all(self, request: Request, query: Query) -> None:
@@ -81,13 +82,12 @@ class Listings:
         limit = _limit(query, LIST_LIMIT_MAX, default=LIST_ALL_DEFAULT)
         skipped, after = _place(query), _text(query, b"after")
 
-        def respond(streams: list[Stream]) -> None:
-            body = [_descriptor(stream) for stream in streams]
-            self._respond(request, body)
+        def respond(streams: list[Entry]) -> None:
+            self._respond(request, streams)
 
         readable = _readable(request)
         ranges, at_once = self._all_keys(after, readable), _at_once(skipped + limit, readable)
-        steps = self._collect(ranges, skipped, limit, at_once, respond)
+        steps = self._collect(ranges, skipped, limit, at_once, _descriptor, respond)
         take_steps(self._engine, request, steps)
 
     def _all_keys(self, after: bytes, readable: Wanted | None) -> list[_Range]:
@@ -112,9 +112,10 @@ class Listings:
         skipped: int,
         limit: int,
         at_once: int,
-        respond: Callable[[list[Stream]], None],
+        describe: Callable[[Stream], Entry],
+        respond: Callable[[list[Entry]], None],
     ) -> Steps:
-        found: list[Stream] = []
+        found: list[Entry] = []
         looked_up = 0
         now_ms = self._clock.now_ms()
         while len(found) < limit:
@@ -133,7 +134,7 @@ class Listings:
                 continue
             stream = self._engine.machine.look_up(key)
             if stream is not None and not self._engine.lifetimes.is_over(stream, now_ms):
-                found.append(stream)
+                found.append(describe(stream))
             looked_up += 1
             if looked_up % STREAMS_AT_ONCE == 0:
                 yield
@@ -283,13 +284,9 @@ def _bucket_line(bucket: Bucket) -> dict[str, object]:
     }
 
 
-def _stream_id(stream: Stream) -> str:
-    return split_key(stream.path)[1].decode()
-
-
-def _bucket_entry(stream: Stream) -> dict[str, object]:
+def _bucket_entry(stream: Stream) -> Entry:
     return {
-        "stream_id": _stream_id(stream),
+        "stream_id": split_key(stream.path)[1].decode(),
         "status": "Closed" if stream.closed else "Open",
         "content_type": stream.content_type.decode("latin-1"),
         "tail_offset": stream.tail,
@@ -298,7 +295,7 @@ def _bucket_entry(stream: Stream) -> dict[str, object]:
     }
 
 
-def _descriptor(stream: Stream) -> dict[str, object]:
+def _descriptor(stream: Stream) -> Entry:
     deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
     sealed = sealed_through(stream)
     return {

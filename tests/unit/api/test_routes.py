@@ -158,7 +158,7 @@ def documented(page: str) -> set[tuple[bytes, bytes]]:
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [("protocol.md", 12), ("operations.md", 5), ("pipeline.md", 6)],
+    [("protocol.md", 12), ("operations.md", 5), ("pipeline.md", 6), ("inspection.md", 8)],
 )
 def test_every_documented_route_is_in_the_table(page: str, least: int) -> None:
     found = documented(page)
