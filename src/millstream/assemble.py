@@ -19,6 +19,7 @@ from millstream.api.bootstrap import Bootstraps
 from millstream.api.compression import Compression
 from millstream.api.cors import fixed_headers
 from millstream.api.flush_cold import FlushCold
+from millstream.api.inspection import ServerDescriptors, StreamDescriptors
 from millstream.api.keys import KeyRoutes
 from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
@@ -49,6 +50,9 @@ from millstream.errors import StartupError
 from millstream.faults import Faults
 from millstream.http.access_log import Entry
 from millstream.http.server import HttpLimits, Server
+from millstream.inspection.holdings import HoldingsCount
+from millstream.inspection.index_report import NoIndexes
+from millstream.inspection.server_report import ServerReport
 from millstream.jobs.pipeline_process import pipeline_beside
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
 from millstream.listening import Doors
@@ -59,6 +63,7 @@ from millstream.storage import Stop, Storage, open_storage
 from millstream.subscriptions.driver import Driver
 from millstream.subscriptions.webhooks import WebhookSender
 from millstream.telemetry import ACCESS_EVENT
+from millstream.tier.catalog import Catalog
 from millstream.touch.service import TouchService
 
 logger = structlog.get_logger("millstream")
@@ -118,6 +123,7 @@ def _build_handlers(
     allowed: AllowedReceivers,
     touch: TouchService,
     cold: ColdTier | None,
+    catalog: Catalog | None,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
@@ -134,6 +140,10 @@ def _build_handlers(
         batches=Batches(engine, clock, bodies),
         rules=RulesRoutes(engine, clock),
         shaped=ShapedReads(engine, reads, lookups, clock, live),
+        descriptors=StreamDescriptors(
+            *(engine, loop, HoldingsCount(catalog), NoIndexes(), compression),
+            has_log=cold is not None,
+        ),
         control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
         touch=TouchRoutes(touch, reads, clock),
         flush_cold=FlushCold(engine, None if cold is None else (cold.flusher, cold.flush_requests)),
@@ -212,7 +222,7 @@ async def _running(
     touch = TouchService(engine, timings)
     handlers = _build_handlers(
         *(config, engine, blobs, bodies, cold_reads, Lookups(cold_reads), paths, _tag_id(storage)),
-        *(own_urls, allowed, touch, cold),
+        *(own_urls, allowed, touch, cold, None if storage.disk is None else storage.disk.catalog),
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     subscriptions = Driver(engine, WebhookSender(faults, allowed), timings, config.public_url)
@@ -236,7 +246,9 @@ async def _running(
         None if cold is None else cold.numbers,
         subscriptions.numbers,
     )
-    table = RouteTable(build_rows(handlers, readiness, metrics), paths)
+    report = ServerReport(config, server, engine, None if cold is None else cold.state)
+    about_server = ServerDescriptors(report, handlers.reads.compression)
+    table = RouteTable(build_rows(handlers, readiness, metrics, about_server), paths)
     async with contextlib.AsyncExitStack() as stack:  # stops in the opposite order
         stack.callback(storage.close)
         blobs.start(loop)

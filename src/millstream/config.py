@@ -70,8 +70,8 @@ class Config:
         "",
         parse_optional_listen,
         "HOST:PORT",
-        "address with the operators' routes (/metrics, /__millstream/..., /__ursula/...) alone; "
-        "--listen has them too as long as it is on loopback",
+        "address with the operators' routes (/metrics, /__millstream/..., /__ursula/..., "
+        "/v1/server/...) alone; --listen has them too as long as it is on loopback",
         default_text="none when --listen is on loopback, else `127.0.0.1:4438`",
     )
     allowed_host: tuple[str, ...] | None = _setting(

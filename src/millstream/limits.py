@@ -39,6 +39,12 @@ JSON_DEPTH_MAX = 1000  # brackets open at once; the decoder gives up a little be
 BLOCK_BYTES = MIB  # of many messages in one block of a log: what is copied when its front goes
 
 LONG_POLL_SECONDS_MAX = 60.0  # a longer wait dies in proxies anyway
+INSPECTION_WAIT_SECONDS = 3.0  # of a descriptor's long-poll that does not say; other servers' too
+COUNTED_RUNS_AT_ONCE = 2048  # of one stream, in the catalog in one go: two milliseconds
+COUNTED_STREAMS_KEPT = 1024  # whose runs need not be counted again until the catalog changes
+LISTED_PLACE_MAX = 10_000  # names that a page of all streams may pass over by their number
+TOP_STREAMS = 5  # in each list of those that take most
+TOP_STREAMS_SAMPLED = 1024  # looked at to find them: a millisecond or two
 PIPELINE_REQUESTS_MAX = (
     32  # requests of one connection parsed ahead of their turn; reading pauses beyond
 )
@@ -148,6 +154,8 @@ CHECKPOINT_FLUSH_BYTES = MIB  # a shard with less hot content puts it into the c
 EVICTIONS_AT_ONCE = 500  # streams put out of memory in one go, well under a millisecond
 DUE_STREAMS_AT_ONCE = 200  # streams at rest that are ended in one go, 15 ms
 EXPIRIES_AT_ONCE = 1000  # streams in memory whose end is submitted in one go, a few milliseconds
+CATALOG_READ_CACHE_BYTES = 512 * KIB  # of pages of each of its files, for reads on the loop
+CATALOG_MERGE_CACHE_BYTES = 16 * MIB  # of pages of the one file that is merged, while it is
 CATALOG_NUDGE_SECONDS = 60.0  # how often garbage may ask for a newer copy while nothing happens
 CATALOG_UPLOAD_SHARE = 20  # an upload that took a second leaves nineteen free: copies cost CPU
 GARBAGE_GRACE_SECONDS = 60.0  # far longer than a reader takes from its plan to its last object

@@ -156,6 +156,8 @@ def fork(walk: Walk, source: str) -> None:
 
 def read(walk: Walk, path: str) -> None:
     walk.call("HEAD", path, path)
+    for descriptor in ("_details", "_index_status"):
+        assert walk.call("GET", f"{path}/{descriptor}", path).status == 200
     offset = "-1"
     if "stream-earliest-offset" in walk.call("GET", f"{path}?offset=-1", path).headers:
         offset = walk.call("GET", f"{path}?offset=-1", path).headers["stream-earliest-offset"]

@@ -30,6 +30,10 @@ def respond_health(request: Request) -> None:
     request.respond(200, TEXT, b"ok\n")
 
 
+def respond_health_json(request: Request) -> None:
+    request.respond(200, JSON, b'{"ok":true}')
+
+
 class Readiness:
     """/readyz: 200 while the server does all that it promises, else 503 with the reasons."""
 

@@ -30,7 +30,16 @@ CONTROL_SEGMENT = b"__ds"  # reserved: the server's own routes, no streams
 CONTROL_ROOT = STREAM_ROOT + CONTROL_SEGMENT + b"/"
 CACHE_ENTRIES_MAX = 16_384
 RESERVED_BUCKETS = frozenset(
-    (b"healthz", b"readyz", b"metrics", b"console", b"__ursula", b"__ds", b"__millstream")
+    (
+        b"health",
+        b"healthz",
+        b"readyz",
+        b"metrics",
+        b"console",
+        b"__ursula",
+        b"__ds",
+        b"__millstream",
+    )
 )
 RESERVED_STREAM = b"streams"
 

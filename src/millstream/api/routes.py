@@ -13,11 +13,12 @@ from millstream.api.cors import preflight_headers
 from millstream.api.flush_all import FlushAll
 from millstream.api.flush_cold import FlushCold
 from millstream.api.garbage import GarbageRoutes
+from millstream.api.inspection import ServerDescriptors, StreamDescriptors
 from millstream.api.jobs import JobRoutes
 from millstream.api.keys import KeyRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
-from millstream.api.operations import Metrics, Readiness, respond_health
+from millstream.api.operations import Metrics, Readiness, respond_health, respond_health_json
 from millstream.api.paths import (
     BUCKET,
     BUCKETED_STREAM,
@@ -59,6 +60,8 @@ SUB_RESOURCES = (
     SubResource("{stream}/touch/meta"),
     SubResource("{stream}/touch/wait"),
     SubResource("{stream}/touch/templates/activate"),
+    SubResource("{stream}/_details"),
+    SubResource("{stream}/_index_status"),
 )
 
 Handle = Callable[..., None]
@@ -85,6 +88,7 @@ class Handlers(NamedTuple):
     batches: Batches
     rules: RulesRoutes
     shaped: ShapedReads
+    descriptors: StreamDescriptors
     control: SubscriptionRoutes
     touch: TouchRoutes
     flush_cold: FlushCold
@@ -93,12 +97,16 @@ class Handlers(NamedTuple):
     cold: ColdRoutes | None
 
 
-def build_rows(handlers: Handlers, readiness: Readiness, metrics: Metrics) -> Iterator[Route]:
+def build_rows(
+    handlers: Handlers, readiness: Readiness, metrics: Metrics, server: ServerDescriptors
+) -> Iterator[Route]:
     yield Route(
         "*", "preflight", {b"OPTIONS": _open(_preflight, "it does nothing")}, is_everywhere=True
     )
     alive = _open(respond_health, "balancers ask, and learn one word")
     yield Route("/healthz", "healthz", {GET: alive, HEAD: alive}, is_everywhere=True)
+    also_alive = _open(respond_health_json, "the same for clients that expect JSON")
+    yield Route("/health", "healthz", {GET: also_alive, HEAD: also_alive}, is_everywhere=True)
     ready = _open(readiness.respond, "balancers ask, and learn what does not work")
     yield Route("/readyz", "readyz", {GET: ready, HEAD: ready}, is_everywhere=True)
     yield from _stream_rows(handlers)
@@ -106,7 +114,7 @@ def build_rows(handlers: Handlers, readiness: Readiness, metrics: Metrics) -> It
     yield from _touch_rows(handlers.touch)
     yield from _bucket_rows(handlers.namespace)
     yield from _subscription_rows(handlers.control)
-    yield from _operator_rows(handlers, metrics)
+    yield from _operator_rows(handlers, metrics, server)
 
 
 def _open(handle: Handle, because: str) -> Action:
@@ -176,6 +184,12 @@ def _below_stream_rows(handlers: Handlers) -> Iterator[Route]:
     )
     yield Route("{stream}/bootstrap", "bootstrap", {GET: Action(bootstrap, READ)})
     yield from _rules_rows(handlers)
+    descriptors = handlers.descriptors
+    details, index_status = (
+        Action(handle, READ) for handle in (descriptors.details, descriptors.index_status)
+    )
+    yield Route("{stream}/_details", "inspect", {GET: details, HEAD: details})
+    yield Route("{stream}/_index_status", "inspect", {GET: index_status, HEAD: index_status})
     append = Action(handlers.batches.append, APPEND)
     yield Route("{stream}/append-batch", "append_batch", {POST: append})
 
@@ -282,7 +296,9 @@ def _subscription_rows(control: SubscriptionRoutes) -> Iterator[Route]:
     )
 
 
-def _operator_rows(handlers: Handlers, metrics: Metrics) -> Iterator[Route]:
+def _operator_rows(
+    handlers: Handlers, metrics: Metrics, server: ServerDescriptors
+) -> Iterator[Route]:
     def row(pattern: str, label: str, **actions: Handle) -> Route:
         methods = {name.encode(): Action(handle, ADMIN) for name, handle in actions.items()}
         return Route(pattern, label, methods, is_operator=True)
@@ -290,6 +306,8 @@ def _operator_rows(handlers: Handlers, metrics: Metrics) -> Iterator[Route]:
     retention, cold = handlers.retention, handlers.cold
     yield row("/metrics", "metrics", GET=metrics.respond, HEAD=metrics.respond)
     yield row("/__ursula/metrics", "metrics", GET=metrics.respond_json, HEAD=metrics.respond_json)
+    yield row("/v1/server/_details", "operator", GET=server.details, HEAD=server.details)
+    yield row("/v1/server/_mem", "operator", GET=server.memory, HEAD=server.memory)
     flush_cold = "/__ursula/flush-cold/{bucket}/{stream}"
     yield row(flush_cold, "operator", POST=handlers.flush_cold.handle)
     yield row(

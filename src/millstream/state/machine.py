@@ -258,6 +258,7 @@ class StateMachine:
         self.changes.note_death(command.now_ms)
         self._trim(stream, snapshot.position)
         stream.touched_ms = max(stream.touched_ms, command.now_ms)
+        self.outbox.altered.add(stream.stream_id)
         return Done.PUBLISHED
 
     def _refuse_blob(self, command: PublishSnapshot, outcome: Outcome) -> Outcome:
@@ -324,6 +325,7 @@ class StateMachine:
                 self.changes.touch(stream)
                 if stream.log.publish(command.segment, run):
                     self._hot_bytes[segment.shard] -= run.size
+                    self.outbox.altered.add(run.stream_id)
         return Done.PUBLISHED
 
     def _apply_replace_segments(self, command: ReplaceSegments) -> Outcome:
@@ -359,6 +361,7 @@ class StateMachine:
         self.changes.touch(stream)
         self.changes.note_death(command.now_ms)
         self._trim(stream, first)
+        self.outbox.altered.add(stream.stream_id)
         return Done.ACCEPTED
 
     # Append and close

@@ -10,7 +10,15 @@ from millstream.formats.layout import StreamId
 
 
 class Outbox:
-    __slots__ = ("changed_rules", "ended", "grown", "stirred", "touched", "unused_blobs")
+    __slots__ = (
+        "altered",
+        "changed_rules",
+        "ended",
+        "grown",
+        "stirred",
+        "touched",
+        "unused_blobs",
+    )
 
     def __init__(self) -> None:
         self.ended: list[StreamId] = []  # streams
@@ -19,6 +27,7 @@ class Outbox:
         self.unused_blobs: list[str] = []  # that no snapshot refers to any more
         self.changed_rules: list[StreamId] = []  # streams whose profile or schemas changed
         self.touched: dict[StreamId, tuple[int, int]] = {}  # ordinals of new state changes
+        self.altered: set[StreamId] = set()  # streams flushed, trimmed, or with a new snapshot
 
     def __bool__(self) -> bool:
         return bool(
@@ -28,4 +37,5 @@ class Outbox:
             or self.grown
             or self.touched
             or self.changed_rules
+            or self.altered
         )

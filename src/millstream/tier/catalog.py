@@ -12,7 +12,9 @@ catalog_verify.py   a walk over everything
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from heapq import merge as merge_sorted
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from millstream.limits import SHARDS_DEFAULT
 from millstream.tier.catalog_changes import (
     Decay,
     Garbage,
+    SegmentShare,
     SegmentSpan,
     SegmentUse,
     is_empty,
@@ -53,6 +56,7 @@ __all__ = [
     "Decay",
     "Garbage",
     "Replacement",
+    "SegmentShare",
     "SegmentSpan",
     "SegmentUse",
     "StreamRow",
@@ -84,6 +88,12 @@ _RUNS_BY_BYTE = (
     " WHERE stream_id = ?1 AND first_byte <= ?2"
     " ORDER BY first_byte DESC, first_ordinal DESC LIMIT 1), 0)"
     " AND first_byte + r.size > ?2 ORDER BY first_ordinal LIMIT ?3"
+)
+_SHARES = (
+    "SELECT segment, created_ms, count(*), sum(n), sum(size), max(first_ordinal),"
+    " max(first_ordinal + n) FROM (SELECT segment, size, first_ordinal, count AS n FROM runs"
+    " WHERE stream_id = ?1 AND first_ordinal > ?2 ORDER BY first_ordinal LIMIT ?3)"
+    " JOIN (SELECT segment, created_ms FROM segments) USING (segment) GROUP BY segment"
 )
 
 
@@ -226,6 +236,27 @@ class Catalog:
         )
         [(first, end_ordinal, end_byte)] = self._file_of(stream_id).rows(sql, (stream_id,))
         return None if first is None else (first, end_ordinal, end_byte)
+
+    def shares_from(
+        self, stream_id: StreamId, after_ordinal: int, limit: int
+    ) -> list[SegmentShare]:
+        """What segments hold of a stream, counting its next `limit` runs that begin behind this
+        message; -1: its first ones. A segment may come again with the next call."""
+        rows = self._file_of(stream_id).rows(_SHARES, (stream_id, after_ordinal, limit))
+        return [SegmentShare(*row) for row in rows]
+
+    def change_of(self, stream_id: StreamId) -> int:
+        """Another number once what the catalog says of this stream's runs may have changed."""
+        return self._changed_lsns[self._layout.shard_of_id(stream_id)]
+
+    def disk_bytes(self) -> int:
+        """Of all its files, about: beside a merge some of them come and go."""
+        total = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+        return total
 
     def knows_segment(self, name: str, shard: int) -> bool:
         """Whether it is referred to, or in the list of garbage."""

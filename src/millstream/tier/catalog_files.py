@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from millstream.errors import DamagedData, StartupError
 from millstream.formats.wal import crc32c
+from millstream.limits import CATALOG_MERGE_CACHE_BYTES, CATALOG_READ_CACHE_BYTES, KIB
 
 # 1: no checksums, 2: dead content is not counted, 3: runs have neither times nor key filters.
 FORMAT = 4  # an older catalog is brought here when it is opened
@@ -21,8 +22,6 @@ _NEW_SUFFIX = ".new"
 
 # No mmap: touched pages would count as memory of this process, and a file that was cut short would
 # end it with SIGBUS instead of an error.
-_READER_CACHE_KIB = 512
-_WRITER_CACHE_KIB = 16 * 1024  # only while a merge runs
 
 _META = """
 CREATE TABLE meta (
@@ -208,7 +207,7 @@ class ReadFile:
         self.path = path
         if not path.exists():
             raise DamagedData(str(path), 0, "a file of the catalog", "no file")
-        self._db = _connect(path, _READER_CACHE_KIB)
+        self._db = _connect(path, CATALOG_READ_CACHE_BYTES)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All at once: an open cursor would keep the -wal file from being emptied."""
@@ -245,7 +244,7 @@ class ReadFile:
 def open_for_work(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection for one piece of work. What is not committed at its end is undone."""
     try:
-        db = _connect(path, _WRITER_CACHE_KIB)
+        db = _connect(path, CATALOG_MERGE_CACHE_BYTES)
         try:
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA secure_delete = OFF")
@@ -332,7 +331,7 @@ def copy_database(db: sqlite3.Connection, to: Path) -> int:
     return int(lsn)
 
 
-def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
+def _connect(path: Path, cache_bytes: int) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=rw",
@@ -341,7 +340,7 @@ def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
             check_same_thread=False,  # a start opens it in a thread and hands it to the loop
         )
         try:
-            db.execute(f"PRAGMA cache_size = -{cache_kib}")
+            db.execute(f"PRAGMA cache_size = -{cache_bytes // KIB}")
         except BaseException:
             db.close()
             raise

@@ -57,6 +57,15 @@ class SegmentReader:
     def cached_bytes(self) -> int:
         return self._row_groups.used_bytes
 
+    @property
+    def cached_row_groups(self) -> int:
+        return len(self._row_groups)
+
+    @property
+    def arrow_bytes(self) -> int:
+        """What Arrow has allocated, here and wherever segments are encoded."""
+        return int(pa.total_allocated_bytes())
+
     def load_runs(self, segment: Segment, runs: Sequence[Run]) -> list[Block]:
         """The wire form of runs of one segment, in the order asked for."""
         name = segment.name

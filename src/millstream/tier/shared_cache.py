@@ -23,6 +23,9 @@ class SharedCache(Generic[K, V]):
         self._loading: dict[K, Future[V]] = {}
         self.used_bytes = 0
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def kept(self, keys: Sequence[K]) -> dict[K, V]:
         """Those of the values that are here already; nothing is loaded or waited for."""
         with self._lock:

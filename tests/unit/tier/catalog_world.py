@@ -281,3 +281,23 @@ def _assert_runs_equal(catalog: Catalog, model: Model, stream_id: int) -> None:
         found = catalog.runs_from(StreamId(stream_id), byte=byte, limit=2)
         expected = [r for r in runs if r.end_byte > byte][:2]
         assert [run for _, run in found] == list(map(without_keys, expected))
+    for limit in (2, 99):
+        _assert_shares_equal(catalog, model, runs, StreamId(stream_id), limit)
+
+
+def _assert_shares_equal(
+    catalog: Catalog, model: Model, runs: list[Run], stream_id: StreamId, limit: int
+) -> None:
+    """Walked as those do who count: each call goes on behind the last run of the one before."""
+    counted, segments, after = [0, 0, 0], set[int](), -1
+    while shares := catalog.shares_from(stream_id, after, limit):
+        assert sum(share.runs for share in shares) <= limit
+        for share in shares:
+            segments.add(share.segment)
+            counted = [a + b for a, b in zip(counted, share[2:5], strict=True)]
+        after = max(share.last_ordinal for share in shares)
+        end = max(share.end_ordinal for share in shares)
+    names = {model.runs[stream_id, run.first_ordinal][0] for run in runs}
+    assert len(segments) == len(names)
+    assert counted == [len(runs), sum(r.count for r in runs), sum(r.size for r in runs)]
+    assert not runs or (after, end) == (runs[-1].first_ordinal, runs[-1].end_ordinal)
