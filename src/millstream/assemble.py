@@ -33,6 +33,7 @@ from millstream.api.routing import RouteTable
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
+from millstream.api.timeouts import Timeouts
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.cold.blob_worker import BlobWorker
@@ -40,6 +41,7 @@ from millstream.cold.cold_reads import ColdReads
 from millstream.cold_tier import ColdTier
 from millstream.config import Config
 from millstream.engine.engine import Engine
+from millstream.engine.journal_queue import QueueLimits
 from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 from millstream.faults import Faults
@@ -74,6 +76,7 @@ def _http_limits(config: Config) -> HttpLimits:
         body_rate_bytes=config.min_body_rate,
         stall_seconds=config.subscriber_stall_timeout,
         write_buffer_bytes=SSE_BUFFER_BYTES,
+        answer_seconds=config.answer_timeout,
     )
 
 
@@ -210,7 +213,10 @@ async def _running(
         faults,
     )
     engine.abandon = server.abandon
-    server.faults = faults
+    timeouts = Timeouts(config.append_timeout)
+    server.overdue, engine.queue.overdue = timeouts.request_overdue, timeouts.append_overdue
+    queue = QueueLimits(config.queue_requests, config.queue_bytes, config.append_timeout)
+    engine.queue.limit(queue)
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = pipeline_beside(config, cold.jobs, faults, timings, own_key.text)
@@ -231,6 +237,7 @@ async def _running(
             engine.listeners.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         stack.push_async_callback(storage.journal.close)
+        await stack.enter_async_context(engine.queue.running(group))
         if cold is not None:
             await stack.enter_async_context(cold.running(group))
         handlers.reads.compression.start(loop)

@@ -136,6 +136,29 @@ class Config:
     idle_timeout: float = _setting(
         75.0, parse_seconds, "TIME", "when a connection without a request is closed"
     )
+    append_timeout: float = _setting(
+        3.0,
+        parse_seconds,
+        "TIME",
+        "how long an append waits for the log; then 408 append_timeout, and it may be kept all the "
+        "same; 0: for ever",
+    )
+    answer_timeout: float = _setting(
+        5.0,
+        parse_seconds,
+        "TIME",
+        "how long other requests wait for their answer to begin, a second more at most; then 408 "
+        "request_timeout; not live reads, uploads of snapshots nor operators' routes; 0: for ever",
+    )
+    queue_requests: int = _setting(
+        50_000, parse_count, "N", "requests that wait for the log at once; further appends get 429"
+    )
+    queue_bytes: int = _setting(
+        64 * MIB,
+        parse_size,
+        "SIZE",
+        "content that waits for the log at once; further appends get 429",
+    )
     request_timeout: float = _setting(
         30.0,
         parse_seconds,

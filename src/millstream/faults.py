@@ -32,6 +32,8 @@ Service = Literal[  # runs again and again: counts as failing until it has succe
     "webhooks",
     "jobs",
     "pipeline",
+    "queue",
+    "system",
 ]
 Event = Literal[  # happens once: no later success belongs to it
     "apply",

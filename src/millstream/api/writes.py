@@ -61,7 +61,7 @@ class Writes:
             and headers.get(b"content-type") == stream.content_type
             and not (stream.closed or stream.deleted or stream.is_mortal or stream.is_json)
             and arguments.WRITER_HEADERS.isdisjoint(headers)
-            and not self._budget.full_shards
+            and not self._budget.is_tight
         ):  # what most requests are: nothing needs to be looked at twice
             now_ms = self._clock.now_ms()
             command = Append(now_ms, stream.stream_id, body, b"", 1, stream.essence)
@@ -112,7 +112,7 @@ class Writes:
 
     def _submit_append(self, request: Request, stream: Stream, command: Append) -> None:
         entry = (command, self._appended, (request, stream, command))
-        if command.count and self._budget.full_shards:
+        if command.count and self._budget.is_tight:
             self._budget.submit(self._engine.machine.layout.shard_of_id(stream.stream_id), entry)
         elif command.pieces:
             self._engine.journal.submit_large(entry)
@@ -247,7 +247,7 @@ class Writes:
 
     def _submit_created(self, request: Request, command: CreateStream) -> None:
         entry = (command, self._created, (request, command))
-        if command.count and self._budget.full_shards:
+        if command.count and self._budget.is_tight:
             self._budget.submit(self._engine.machine.layout.shard_of_path(command.path), entry)
         else:
             self._engine.submit_entry(entry)

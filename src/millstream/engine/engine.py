@@ -12,6 +12,7 @@ import structlog
 
 from millstream.clock import Clock
 from millstream.engine.hot_budget import HotBudget
+from millstream.engine.journal_queue import JournalQueue
 from millstream.engine.lifetimes import Deadlines, Lifetimes
 from millstream.errors import (
     AppendOutcomeUnknown,
@@ -64,7 +65,8 @@ class Engine:
         self.appends = 0
         self.watchers: dict[int, set[Watcher]] = {}
         self.watcher_count = 0
-        self.hot_budget = HotBudget(self.submit_entry, self.faults)
+        self.queue = JournalQueue(journal, machine.horizon, self.faults)
+        self.hot_budget = HotBudget(self.submit_entry, self.queue, self.faults)
         self.lifetimes = Lifetimes(self)
         self.failure: Exception | None = None  # apply failed: memory is not what the log says
         self.failed: Callable[[], None] = _nothing  # told of it, once

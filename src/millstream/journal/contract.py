@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from millstream.errors import StreamError
@@ -68,6 +68,10 @@ class Journal(Protocol):
     @property
     def depth(self) -> int:
         """Entries taken and not committed yet."""
+        ...
+
+    def under_way(self) -> Iterator[Entry]:
+        """Entries taken and not committed yet, in the order in which they were submitted."""
         ...
 
     @property
