@@ -185,6 +185,35 @@ def test_live_readers_wait_as_long_as_they_like(server: HangingServer, client: C
     poll.close()
 
 
+def test_a_read_that_the_cold_store_keeps_waiting_is_answered_and_its_own_answer_dropped(
+    server: HangingServer, client: Client
+) -> None:
+    client.put("/v1/stream/cold", b"x" * 200_000, content_type="text/plain")
+    assert client.post("/__millstream/flush").status == 200
+    assert server.stop() == 0
+    client.close()
+    again = HangingServer(server.hang_file.parent, *server.flags)
+    hang_store = again.hang_file.with_name("hang-store")
+    try:
+        hang_store.touch()
+        began = time.monotonic()
+        reader = RawConnection(again.port, 10.0)
+        reader.send(f"GET /v1/stream/cold HTTP/1.1\r\n{HEAD}\r\n" * 3)
+        assert error_of(reader.answer()) == (408, "request_timeout", "request timed out")
+        assert 1.0 <= time.monotonic() - began < 5.0
+        assert reader.is_ended_by_server()
+        reader.close()
+        hang_store.unlink()
+        with contextlib.closing(again.client()) as client:
+            assert client.get("/v1/stream/cold").body == b"x" * 200_000
+            assert (count_of(client, "read", 408), count_of(client, "read", 200)) == (1, 1)
+        assert again.stop() == 0
+        assert "Traceback" not in again.output.decode(errors="replace")
+    finally:
+        hang_store.unlink(missing_ok=True)
+        again.kill()
+
+
 def test_content_beyond_what_may_wait_is_refused_at_once(tmp_path: Path) -> None:
     flags = ("--queue-bytes", "1000", "--append-timeout", "0", "--answer-timeout", "0")
     server = HangingServer(tmp_path / "data", *flags)

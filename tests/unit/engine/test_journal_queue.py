@@ -1,4 +1,4 @@
-"""What waits for the log is bounded, and what waits too long is found without a clock per append."""
+"""What waits for the log is bounded; what waits too long is found without a clock per append."""
 
 from __future__ import annotations
 
