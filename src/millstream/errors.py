@@ -332,6 +332,12 @@ class Forbidden(StreamError):
     code = "forbidden"
 
 
+class SystemStream(StreamError):
+    """A stream of the server's own: clients read it, and do nothing else with it."""
+
+    code = "system_stream"
+
+
 class KeyNotFound(StreamError):
     code = "key_not_found"
 

@@ -1,5 +1,7 @@
 """`millstream serve` on a disk that hangs: no sync of the log ends while a file called `hang` is in
-the data folder, and no object is read while one called `hang-store` is. Run as `python -m tests.crash.hanging_server serve --data-dir …`.
+the data folder, and no object is read while one called `hang-store` is.
+
+Run as `python -m tests.crash.hanging_server serve --data-dir …`.
 """
 
 from __future__ import annotations

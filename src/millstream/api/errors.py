@@ -23,6 +23,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.TokenExpired: 401,
     errors.Unauthorized: 401,
     errors.Forbidden: 403,
+    errors.SystemStream: 403,
     errors.ProducerFenced: 403,
     errors.StreamNotFound: 404,
     errors.RouteNotFound: 404,

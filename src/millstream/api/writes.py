@@ -11,6 +11,7 @@ from millstream.api.large_bodies import LargeBodies, is_large_json
 from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
+from millstream.api.system_streams import refuse_system
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
@@ -174,6 +175,8 @@ class Writes:
         headers = request.headers
         given = arguments.lifetime(headers)
         fork = arguments.fork_request(headers)
+        if fork is not None:
+            refuse_system(self._source_key(fork.source))
         if fork is not None and request.grant is not None:
             request.grant.require(Scope.READ, self._source_key(fork.source))
         now_ms = self._clock.now_ms()

@@ -35,7 +35,7 @@ class StreamImage(msgspec.Struct, array_like=True):
     own: Position
     cold: Position
     tail: Position
-    rules: msgspec.Raw | None = None  # MessagePack of state.rules.Rules
+    rules: bytes | None = None  # MessagePack of state.rules.Rules
     hinted: tuple[int, int] = (
         -1,
         0,

@@ -45,7 +45,7 @@ def image_of(stream: Stream) -> StreamImage:
         log.own,
         log.cold,
         log.tail,
-        None if stream.rules is None else msgspec.Raw(_encode(stream.rules)),
+        None if stream.rules is None else _encode(stream.rules),
         stream.hinted,
     )
 
