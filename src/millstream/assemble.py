@@ -56,6 +56,8 @@ from millstream.state.commands import NoOp
 from millstream.storage import Stop, Storage, open_storage
 from millstream.subscriptions.driver import Driver
 from millstream.subscriptions.webhooks import WebhookSender
+from millstream.system.measurements import Measurements
+from millstream.system.service import SystemSettings, SystemStreamService
 from millstream.telemetry import ACCESS_EVENT
 
 logger = structlog.get_logger("millstream")
@@ -220,13 +222,20 @@ async def _running(
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = pipeline_beside(config, cold.jobs, faults, timings, own_key.text)
+    cold_numbers = None if cold is None else cold.numbers
     metrics = Metrics(
         server,
         engine,
         handlers.long_polls,
         handlers.sse,
-        None if cold is None else cold.numbers,
+        cold_numbers,
         subscriptions.numbers,
+    )
+    system = SystemStreamService(
+        engine,
+        Measurements(server, engine, handlers.long_polls, handlers.sse, cold_numbers),
+        SystemSettings(config.registry_stream == "on", config.metrics_stream, cold is None),
+        timings,
     )
     table = RouteTable(build_rows(handlers, readiness, metrics), paths)
     async with contextlib.AsyncExitStack() as stack:  # stops in the opposite order
@@ -247,6 +256,7 @@ async def _running(
         stack.callback(lambda: engine.submit_and_forget(NoOp(clock.now_ms())))
         stack.callback(engine.lifetimes.stop)
         await stack.enter_async_context(subscriptions.running(group))
+        await stack.enter_async_context(system.running(group))
         bodies.start(loop)
         stack.push_async_callback(bodies.close)
         stack.push_async_callback(server.close, config.shutdown_timeout)

@@ -272,6 +272,20 @@ class Config:
         "TIME",
         "least time between two copies of the catalog in the cold store, for `millstream restore`",
     )
+    registry_stream: str = _setting(
+        "on",
+        parse_choice("on", "off"),
+        "on|off",
+        "keep the stream __registry__, which tells of every stream that is created, forked, "
+        "deleted, expired or gets other rules; for 30 days",
+    )
+    metrics_stream: float = _setting(
+        10.0,
+        parse_seconds,
+        "TIME",
+        "how often the server's own numbers are written to the stream __stream_metrics__, while "
+        "there are clients; for 7 days; 0: never",
+    )
     retention_interval: float = _setting(
         60.0, parse_seconds, "TIME", "how often buckets are looked over for content to give up"
     )

@@ -343,6 +343,8 @@ class WalJournal:
         stats.bytes_written += size
         stats.commit_seconds_sum += seconds
         stats.commit_seconds[bisect_left(COMMIT_SECONDS_BUCKETS, seconds)] += 1
+        stats.recent_seconds.append(seconds)
+        stats.commit_log2[min(int(seconds * 1e9).bit_length(), 64)] += 1
 
     # On the chores' thread
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 REGISTRY = DEFAULT_BUCKET + b"/__registry__"
 STREAM_METRICS = DEFAULT_BUCKET + b"/__stream_metrics__"
 SYSTEM_KEYS = frozenset((REGISTRY, STREAM_METRICS))
+_DAY_MS = 86_400_000
+AGES_MS = {REGISTRY: 30 * _DAY_MS, STREAM_METRICS: 7 * _DAY_MS}  # how long records are kept
 
 # Rules of any kind refuse what comes without their revision: no plain append gets in.
 _PLAIN = Rules(revision=1)
