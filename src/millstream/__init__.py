@@ -10,6 +10,7 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     offline/     a folder that no server uses: verify it, salvage it, build one from the cold store
     recover.py   from a data folder to a state
     listening.py which address has which routes, and which web pages are let in
+    system/      the server's own streams: a registry of all others, and what it measures
     api/         one table of routes, handlers that translate, one table from errors to status codes
     inspection/  what the server tells of its streams and of itself
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams

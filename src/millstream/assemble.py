@@ -36,6 +36,7 @@ from millstream.api.shaped_reads import LiveSettings, ShapedReads
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
+from millstream.api.timeouts import Timeouts
 from millstream.api.touch import TouchRoutes
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
@@ -45,6 +46,7 @@ from millstream.cold.lookups import Lookups
 from millstream.cold_tier import ColdTier
 from millstream.config import Config
 from millstream.engine.engine import Engine
+from millstream.engine.journal_queue import QueueLimits
 from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 from millstream.faults import Faults
@@ -62,6 +64,8 @@ from millstream.state.commands import NoOp
 from millstream.storage import Stop, Storage, open_storage
 from millstream.subscriptions.driver import Driver
 from millstream.subscriptions.webhooks import WebhookSender
+from millstream.system.measurements import Measurements
+from millstream.system.service import SystemSettings, SystemStreamService
 from millstream.telemetry import ACCESS_EVENT
 from millstream.tier.catalog import Catalog
 from millstream.touch.service import TouchService
@@ -84,6 +88,7 @@ def _http_limits(config: Config) -> HttpLimits:
         body_rate_bytes=config.min_body_rate,
         stall_seconds=config.subscriber_stall_timeout,
         write_buffer_bytes=SSE_BUFFER_BYTES,
+        answer_seconds=config.answer_timeout,
     )
 
 
@@ -234,20 +239,30 @@ async def _running(
         faults,
     )
     engine.abandon = server.abandon
-    server.faults = faults
+    timeouts = Timeouts(config.append_timeout)
+    server.overdue, engine.queue.overdue = timeouts.request_overdue, timeouts.append_overdue
+    queue = QueueLimits(config.queue_requests, config.queue_bytes, config.append_timeout)
+    engine.queue.limit(queue)
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = pipeline_beside(config, cold.jobs, faults, timings, own_key.text)
+    cold_numbers = None if cold is None else cold.numbers
     metrics = Metrics(
         server,
         engine,
         handlers.long_polls,
         handlers.sse,
-        None if cold is None else cold.numbers,
+        cold_numbers,
         subscriptions.numbers,
     )
     report = ServerReport(config, server, engine, None if cold is None else cold.state)
     about_server = ServerDescriptors(report, handlers.reads.compression)
+    system = SystemStreamService(
+        engine,
+        Measurements(server, engine, handlers.long_polls, handlers.sse, cold_numbers),
+        SystemSettings(config.registry_stream == "on", config.metrics_stream, cold is None),
+        timings,
+    )
     table = RouteTable(build_rows(handlers, readiness, metrics, about_server), paths)
     async with contextlib.AsyncExitStack() as stack:  # stops in the opposite order
         stack.callback(storage.close)
@@ -257,6 +272,7 @@ async def _running(
             engine.listeners.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         stack.push_async_callback(storage.journal.close)
+        await stack.enter_async_context(engine.queue.running(group))
         if cold is not None:
             await stack.enter_async_context(cold.running(group))
         handlers.reads.compression.start(loop)
@@ -270,6 +286,7 @@ async def _running(
         await stack.enter_async_context(handlers.rules.running(group))
         await stack.enter_async_context(handlers.shaped.running(group))
         await stack.enter_async_context(touch.running(group))
+        await stack.enter_async_context(system.running(group))
         bodies.start(loop)
         stack.push_async_callback(bodies.close)
         stack.push_async_callback(server.close, config.shutdown_timeout)

@@ -194,6 +194,29 @@ class Overloaded(StreamError):
     retriable = True
 
 
+class QueueFull(StreamError):
+    """Too much waits for the log already. Nothing was done."""
+
+    code = "queue_full"
+    retriable = True
+
+
+class AppendTimeout(StreamError):
+    """The log takes too long: what was sent may be kept yet, or not."""
+
+    code = "append_timeout"
+    retriable = True
+    changed_nothing = False
+
+
+class RequestTimeout(StreamError):
+    """Whatever the request began goes on to its end, and no client hears of it."""
+
+    code = "request_timeout"
+    retriable = True
+    changed_nothing = False
+
+
 class StorageFull(StreamError):
     """The disk has no room for the next log file. Nothing was done."""
 
@@ -313,6 +336,12 @@ class Forbidden(StreamError):
     """The key is good, and not for this."""
 
     code = "forbidden"
+
+
+class SystemStream(StreamError):
+    """A stream of the server's own: clients read it, and do nothing else with it."""
+
+    code = "system_stream"
 
 
 class KeyNotFound(StreamError):

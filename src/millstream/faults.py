@@ -33,6 +33,8 @@ Service = Literal[  # runs again and again: counts as failing until it has succe
     "touch",
     "jobs",
     "pipeline",
+    "queue",
+    "system",
 ]
 Event = Literal[  # happens once: no later success belongs to it
     "apply",

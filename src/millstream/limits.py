@@ -30,6 +30,15 @@ BATCH_FRAMES_MAX = 512  # one answer entry each; what other servers of this rout
 BATCH_BYTES_MAX = 32 * MIB
 BUCKETED_KEY_BYTES_MAX = 122  # bucket, slash and stream on the bucketed surface
 
+QUEUE_LOOK_SECONDS = 0.1  # how long appends wait for the log is known to this much
+QUEUE_NEAR_REQUESTS = 10_000  # below the limit from which on each append counts: more than arrive
+QUEUE_NEAR_BYTES = 16 * MIB  # between two looks
+OVERDUE_AT_ONCE = 500  # appends that waited too long and are answered in one go: some 10 ms
+METRIC_SERIES_MAX = 200  # in one window: there are some 60, and as many routes as we have
+SYSTEM_LOOK_SECONDS = 60.0  # whether old records have to go, when none are written by the clock
+SYSTEM_MEMORY_BYTES = 16 * MIB  # of each of the server's own streams, where nothing goes cold
+SYSTEM_MARK_BYTES = 64 * KIB  # between two places where such a stream can be cut
+SYSTEM_MARK_MS = 3_600_000  # or this long
 COMMIT_COMMANDS_MAX = 1000  # in one batch: they are applied and answered in one go, about 15 ms
 LARGE_BODY_BYTES = 128 * KIB  # split off the loop, and written to the log without being copied
 LARGE_BODY_COMMAS = 8 * KIB  # a smaller body with more of them is large, too: two milliseconds

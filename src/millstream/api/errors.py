@@ -23,6 +23,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.TokenExpired: 401,
     errors.Unauthorized: 401,
     errors.Forbidden: 403,
+    errors.SystemStream: 403,
     errors.ProducerFenced: 403,
     errors.StreamNotFound: 404,
     errors.TouchNotEnabled: 404,
@@ -33,6 +34,8 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.JobNotFound: 404,
     errors.KeyNotFound: 404,
     errors.MethodNotAllowed: 405,
+    errors.AppendTimeout: 408,
+    errors.RequestTimeout: 408,
     errors.BucketExists: 409,
     errors.BucketNotEmpty: 409,
     errors.SnapshotConflict: 409,
@@ -57,6 +60,7 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.OffsetGone: 410,
     errors.BodyTooLarge: 413,
     errors.TooManyMessages: 413,
+    errors.QueueFull: 429,
     errors.AppendOutcomeUnknown: 500,
     errors.JobFailed: 500,
     errors.DamagedSegment: 500,
@@ -89,7 +93,7 @@ def error_headers(error: errors.StreamError) -> bytes:
         return f"allow: {error.allow}\r\n".encode()
     if isinstance(error, errors.Unauthorized | errors.TokenInvalid | errors.TokenExpired):
         return b"www-authenticate: Bearer\r\n"
-    if STATUS[type(error)] == 503:
+    if STATUS[type(error)] in (429, 503):
         return b"retry-after: 1\r\n"
     return b""
 

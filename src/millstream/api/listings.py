@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -28,7 +29,7 @@ from millstream.limits import LISTED_PLACE_MAX
 from millstream.protocol.content_types import JSON_CONTENT_TYPE
 from millstream.protocol.durations import encode_timestamp
 from millstream.protocol.patterns import DEFAULT_BUCKET, path_of, text_of
-from millstream.state.buckets import Bucket, Namespace, split_key
+from millstream.state.buckets import Bucket, split_key
 from millstream.state.stream import Stream
 
 _END = b"\xff"  # behind every UTF-8
@@ -40,6 +41,7 @@ STREAMS_AT_ONCE = 50  # streams looked up before that: one at rest is read from 
 
 Wanted = Callable[[bytes], bool]
 Entry = dict[str, object]  # of one stream
+KeysFrom = Callable[..., Iterator[bytes]]  # `Namespace.keys_from`
 
 
 class Listings:
@@ -58,7 +60,8 @@ class Listings:
         prefix, after = _text(query, b"prefix"), _text(query, b"after")
         root = bucket + b"/"
         readable = _readable(request)
-        keys = _Range(self._names, root + prefix, root + prefix + _END, readable)
+        names = self._shown_names(request, query)
+        keys = _Range(names, root + prefix, root + prefix + _END, readable)
         keys.go_behind(root + after)
 
         def respond(streams: list[Entry]) -> None:
@@ -86,14 +89,27 @@ class Listings:
             self._respond(request, streams)
 
         readable = _readable(request)
-        ranges, at_once = self._all_keys(after, readable), _at_once(skipped + limit, readable)
+        ranges = self._all_keys(after, readable, self._shown_names(request, query))
+        at_once = _at_once(skipped + limit, readable)
         steps = self._collect(ranges, skipped, limit, at_once, _descriptor, respond)
         take_steps(self._engine, request, steps)
 
-    def _all_keys(self, after: bytes, readable: Wanted | None) -> list[_Range]:
+
+    def _shown_names(self, request: Request, query: Query) -> KeysFrom:
+        """The server's own streams are shown to clients that ask for them and may read them."""
+        keys_from = self._names.keys_from
+        if (query.one(b"system") or b"").lower() != b"true":
+            return keys_from
+        grant: Grant | None = request.grant
+        if grant is not None and not grant.allows_everything(Scope.READ):
+            return keys_from
+        return partial(keys_from, with_hidden=True)
+
+    @staticmethod
+    def _all_keys(after: bytes, readable: Wanted | None, names: KeysFrom) -> list[_Range]:
         """Names in the default bucket are shown without it, but for those that would then seem to
         be in another bucket: two orders that have to be merged."""
-        names, end = self._names, _DEFAULT_ROOT + _END
+        end = _DEFAULT_ROOT + _END
         bare = _Range(names, _DEFAULT_ROOT, end, _both(lambda key: path_of(key) != key, readable))
         whole = [
             _Range(names, b"", _DEFAULT_ROOT, readable),
@@ -190,12 +206,12 @@ class _Range:
 
     def __init__(
         self,
-        names: Namespace,
+        keys_from: KeysFrom,
         first: bytes,
         end: bytes,
         wanted: Wanted | None = None,
     ) -> None:
-        self._names = names
+        self._keys_from = keys_from
         self._next, self._is_inclusive = first, True
         self._end = end
         self._wanted = wanted
@@ -210,7 +226,7 @@ class _Range:
         """Anew each time: names come and go between two looks."""
         if self.is_over:
             return
-        found = self._names.keys_from(self._next, inclusive=self._is_inclusive)
+        found = self._keys_from(self._next, inclusive=self._is_inclusive)
         looked_at = 0
         for key in islice(found, count):
             if key >= self._end:

@@ -24,6 +24,7 @@ from urllib.parse import unquote_to_bytes
 from millstream.errors import InvalidRequest, RouteNotFound
 from millstream.limits import BUCKETED_KEY_BYTES_MAX, STREAM_PATH_BYTES_MAX
 from millstream.protocol.patterns import DEFAULT_BUCKET
+from millstream.state.system_streams import SYSTEM_KEYS
 
 STREAM_ROOT = b"/v1/stream/"
 CONTROL_SEGMENT = b"__ds"  # reserved: the server's own routes, no streams
@@ -189,6 +190,8 @@ class StreamPaths:
         return self._resolve_v1(raw_path) if is_v1 else self._resolve_bucketed(raw_path)
 
     def _remember(self, raw_path: bytes, key: bytes) -> None:
+        if key in SYSTEM_KEYS:
+            return  # what is remembered may be appended to without a further look (app.py)
         if len(self.keys) >= CACHE_ENTRIES_MAX:
             self.keys.clear()
         self.keys[raw_path] = key

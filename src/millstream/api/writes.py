@@ -12,6 +12,7 @@ from millstream.api.large_bodies import LargeBodies, is_large_json
 from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
+from millstream.api.system_streams import refuse_system
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
@@ -65,7 +66,7 @@ class Writes:
             and headers.get(b"content-type") == stream.content_type
             and not (stream.closed or stream.deleted or stream.is_mortal or stream.is_json)
             and arguments.WRITER_HEADERS.isdisjoint(headers)
-            and not self._budget.full_shards
+            and not self._budget.is_tight
         ):  # what most requests are: nothing needs to be looked at twice
             now_ms = self._clock.now_ms()
             command = Append(now_ms, stream.stream_id, body, b"", 1, stream.essence)
@@ -122,7 +123,7 @@ class Writes:
 
     def _submit_append(self, request: Request, stream: Stream, command: Append) -> None:
         entry = (command, self._appended, (request, stream, command))
-        if command.count and self._budget.full_shards:
+        if command.count and self._budget.is_tight:
             self._budget.submit(self._engine.machine.layout.shard_of_id(stream.stream_id), entry)
         elif command.pieces:
             self._engine.journal.submit_large(entry)
@@ -184,6 +185,8 @@ class Writes:
         headers = request.headers
         given = arguments.lifetime(headers)
         fork = arguments.fork_request(headers)
+        if fork is not None:
+            refuse_system(self._source_key(fork.source))
         if fork is not None and request.grant is not None:
             request.grant.require(Scope.READ, self._source_key(fork.source))
         now_ms = self._clock.now_ms()
@@ -283,7 +286,7 @@ class Writes:
 
     def _submit_created(self, request: Request, command: CreateStream) -> None:
         entry = (command, self._created, (request, command))
-        if command.count and self._budget.full_shards:
+        if command.count and self._budget.is_tight:
             self._budget.submit(self._engine.machine.layout.shard_of_path(command.path), entry)
         else:
             self._engine.submit_entry(entry)

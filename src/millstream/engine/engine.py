@@ -12,6 +12,7 @@ import structlog
 
 from millstream.clock import Clock
 from millstream.engine.hot_budget import HotBudget
+from millstream.engine.journal_queue import JournalQueue
 from millstream.engine.lifetimes import Deadlines, Lifetimes
 from millstream.engine.timings import Backoff, Timings
 from millstream.errors import (
@@ -67,7 +68,8 @@ class Engine:
         self.watchers: dict[StreamId, set[Watcher]] = {}
         self.watcher_count = 0
         self.observers: dict[StreamId, set[Watcher]] = {}  # those of the watchers that `observe`
-        self.hot_budget = HotBudget(self.submit_entry, self.faults)
+        self.queue = JournalQueue(journal, machine.horizon, self.faults)
+        self.hot_budget = HotBudget(self.submit_entry, self.queue, self.faults)
         self.lifetimes = Lifetimes(self, lifetimes_retry)
         self.failure: Exception | None = None  # apply failed: memory is not what the log says
         self.failed: Callable[[], None] = _nothing  # told of it, once

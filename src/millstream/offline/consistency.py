@@ -15,7 +15,7 @@ from millstream.formats.layout import StreamId
 from millstream.recover import RESTORED
 from millstream.state.buckets import split_key
 from millstream.state.images import decode_image
-from millstream.state.records import BLOB, BUCKET
+from millstream.state.records import BLOB, BUCKET, SYSTEM, system_ids_of
 from millstream.tier.catalog import Catalog
 from millstream.tier.object_kinds import snapshot_name
 
@@ -46,12 +46,14 @@ class Consistency:
         self._forks: list[_Fork] = []
         self._buckets: Counter[bytes] = Counter()
         self._last_id = 0
+        self._system_ids: set[StreamId] = set()
 
     def check(
         self, catalog: Catalog, hot: Iterable[HotContent], *, is_whole: bool
     ) -> Iterator[str]:
         """`is_whole`: the catalog stands for the whole state, and `hot` is all that is in no run.
         Otherwise only what one row says of itself can be checked."""
+        self._system_ids = system_ids_of(catalog.records(SYSTEM))
         for row in catalog.stream_rows():
             image = _decode(row)
             yield from _check_row(row, image)
@@ -84,7 +86,7 @@ class Consistency:
         self.streams += 1
         self.messages += image.tail[0] - max(image.first[0], image.own[0])
         self._last_id = row.stream_id
-        if row.listed:
+        if row.listed and row.stream_id not in self._system_ids:
             self._buckets[split_key(image.path)[0]] += 1
         if image.origin is not None:
             self._forks.append(_Fork(image.stream_id, image.origin[0], image.first[0], *image.own))

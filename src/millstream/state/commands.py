@@ -277,6 +277,28 @@ class RevokeKey(Command, tag=41):
     key_id: str
 
 
+# System streams: tags 50 and 51.
+
+
+class KeepSystemStream(Command, tag=50):
+    """Creates one of the server's own streams if it is not there. `is_kept` False: the server
+    writes nothing to it any more, and what it holds stays."""
+
+    path: bytes
+    is_kept: bool = True
+    rules: Rules | None = None  # for a new one; None: those of a plain stream
+
+
+class WriteSystemStream(Command, tag=51):
+    """What the server has to say in one of its own streams, as in AppendEntries."""
+
+    path: bytes
+    data: bytes
+    ends: bytes
+    count: int
+    keys: Keys = None
+
+
 AnyCommand = (
     CreateStream
     | Append
@@ -307,6 +329,8 @@ AnyCommand = (
     | ExpireLease
     | CreateKey
     | RevokeKey
+    | KeepSystemStream
+    | WriteSystemStream
 )
 
 # What is taken while the disk is full: it frees room, or needs next to none.

@@ -70,6 +70,7 @@ from millstream.state.residents import EMPTY_STORE, Residents, StreamStore
 from millstream.state.stream import ForkOrigin, Hinted, Producer, Snapshot, Stream
 from millstream.state.subscriptions import Subscriptions
 from millstream.state.swaps import Swaps
+from millstream.state.system_streams import SystemStreams
 
 _APPENDED = Done.APPENDED  # looking it up in the class takes longer than one thinks
 
@@ -95,12 +96,14 @@ class StateMachine:
         self.swaps = Swaps()
         self.subscriptions = Subscriptions(self)
         self.access = AccessKeys()
+        self.system = SystemStreams(self)
         self.prepare = Preparation(self, store).steps
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
             **self.subscriptions.appliers(),
             **self.access.appliers(),
+            **self.system.appliers(),
             Append: self.apply_append,
-            AppendEntries: self._apply_entries,
+            AppendEntries: self.apply_entries,
             SetRules: self._apply_rules,
             CreateStream: self._apply_create,
             DeleteStream: self._apply_delete,
@@ -171,17 +174,29 @@ class StateMachine:
         if expired is not None:
             self.changes.note_death(command.now_ms)
             self._remove(expired)
-        self.births += 1
-        self.residents.add(stream)
-        self.changes.touch(stream)
-        self.names.add(stream.path, stream.stream_id, command.now_ms)
+            self.system.note_expired(expired, command.now_ms)
+        self._add(stream, command.now_ms)
         if command.count:
             pieces = command.pieces or (command.data,)
             size = stream.log.append_many(pieces, command.ends, stream.last_write_ms, command.keys)
             self._count_hot(stream.stream_id, size)
         stream.closed = command.closed
         self.subscriptions.stream_created(stream)
+        self.system.note_created(stream, command.now_ms)
         return Done.CREATED
+
+    def add_stream(self, path: bytes, content_type: bytes, now_ms: int) -> Stream:
+        """A new one under a name that is free."""
+        stream_id = self.layout.next_id(self.births, path)
+        stream = Stream(stream_id, path, content_type, now_ms)
+        self._add(stream, now_ms)
+        return stream
+
+    def _add(self, stream: Stream, now_ms: int) -> None:
+        self.births += 1
+        self.residents.add(stream)
+        self.changes.touch(stream)
+        self.names.add(stream.path, stream.stream_id, now_ms)
 
     def _plan_fork(
         self, command: CreateStream
@@ -407,7 +422,7 @@ class StateMachine:
             stream.touched_ms = now_ms
         return _APPENDED
 
-    def _apply_entries(self, command: AppendEntries) -> Outcome:
+    def apply_entries(self, command: AppendEntries) -> Outcome:
         stream = self.find_by_id(command.stream_id)
         if stream is None:
             return StreamNotFound("stream does not exist")
@@ -434,6 +449,7 @@ class StateMachine:
             return decided
         self.changes.touch(stream)
         stream.rules = settle_rules(stream, command)
+        self.system.note_rules(stream, command.now_ms)
         self.outbox.changed_rules.append(stream.stream_id)
         return Done.ACCEPTED
 
@@ -447,6 +463,7 @@ class StateMachine:
             return gone(stream)
         self.changes.note_death(command.now_ms)
         self._end(stream)
+        self.system.note_deleted(stream, command.now_ms)
         return Done.DELETED
 
     def _apply_expire(self, command: ExpireStream) -> Outcome:
@@ -455,6 +472,7 @@ class StateMachine:
             return Done.NOTHING
         self.changes.note_death(command.now_ms)
         self._end(stream)
+        self.system.note_expired(stream, command.now_ms)
         return Done.DELETED
 
     def _apply_touch(self, command: TouchStream) -> Outcome:

@@ -389,6 +389,20 @@ class Catalog:
             before_ms,
         )
 
+    def aged_stream(self, stream_id: StreamId, before_ms: int) -> list[tuple[StreamId, int, int]]:
+        """The same for one stream; nothing when nothing of it is that old."""
+        sql = (
+            "SELECT stream_id, max(first_ordinal + count), max(first_byte + size) FROM runs"
+            " WHERE stream_id = ?1"
+            " AND segment IN (SELECT segment FROM segments WHERE created_ms < ?2)"
+            " GROUP BY stream_id"
+        )
+        with open_for_work(self._path(stream_id % self.shards)) as db:
+            found: list[tuple[StreamId, int, int]] = db.execute(
+                sql, (stream_id, before_ms)
+            ).fetchall()
+        return found
+
     def oversize(self, bucket: bytes, bytes_max: int) -> list[tuple[StreamId, int, int]]:
         """(stream id, ordinal, byte) behind which at least `bytes_max` cold bytes follow."""
         return self._ends(

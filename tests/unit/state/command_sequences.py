@@ -30,6 +30,7 @@ from millstream.state.commands import (
     ExpireLease,
     ExpireStream,
     IssueWake,
+    KeepSystemStream,
     LinkStreams,
     NoOp,
     PublishRuns,
@@ -39,17 +40,20 @@ from millstream.state.commands import (
     TouchStream,
     TrimStream,
     UnlinkStream,
+    WriteSystemStream,
 )
 from millstream.state.decisions import cut_past, revision_of
 from millstream.state.machine import StateMachine
 from millstream.state.rules import Rules
 from millstream.state.stream import Producer, Stream, resolve_in
 from millstream.state.subscription import Subscription
+from millstream.state.system_streams import SYSTEM_KEYS
 from tests.unit.state.content import Contents, Objects
 from tests.unit.state.store import JSON, NOW_MS, TEXT, ends_of, gather
 
 PATHS = [b"x/a", b"x/b", b"y/a", b"z/d"]
 BUCKETS = [b"x", b"y", b"z", b"empty"]
+SYSTEM_PATHS = sorted(SYSTEM_KEYS)
 SUBSCRIBERS = ["s", "t", "u"]
 KEYS: list[bytes | None] = [b"k", None, b"", b"other"]
 PATTERNS = [None, b"x/*", b"**", b"*/a"]
@@ -112,6 +116,13 @@ class Teller:
                 return self._follow(step, stream)
             case "bucket":
                 return CreateBucket(now_ms, BUCKETS[step.which % 4])
+            case "keep":
+                is_kept, rules = step.a > 1, Rules(0, "metrics") if step.a > 5 else None
+                return KeepSystemStream(now_ms, SYSTEM_PATHS[step.which % 2], is_kept, rules)
+            case "report":
+                data, ends, count = b"".join(step.parts), ends_of(step.parts), len(step.parts)
+                path = SYSTEM_PATHS[step.which % 2]
+                return WriteSystemStream(now_ms, path, data, ends, count, b"k")
             case "unbucket":
                 return DeleteBucket(now_ms, BUCKETS[step.which % 4])
             case _:
@@ -328,6 +339,7 @@ VERBS += ["entries", "entries", "entries", "rules"]
 VERBS += ["produce", "produce", "produce", "delete", "delete", "expire", "touch"]
 VERBS += ["publish", "publish", "publish", "bucket", "unbucket", "trim", "trim"]
 VERBS += ["flush", "flush", "flush", "gather", "gather", "gather"]
+VERBS += ["keep", "keep", "report"]
 digit = st.integers(0, 7)
 parts = st.lists(st.binary(min_size=1, max_size=6), max_size=3).map(tuple)
 waits_ms = st.sampled_from([0, 0, 0, 0, 1, 100, 1000])

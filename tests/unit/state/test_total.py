@@ -38,6 +38,7 @@ from millstream.state.commands import (
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
 from millstream.state.rules import Rules
+from millstream.state.system_streams import SYSTEM_KEYS
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import Step, Teller, followed
 from tests.unit.state.content import Contents
@@ -53,7 +54,10 @@ edges = [I64_MIN, I64_MIN + 1, -1, 0, 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 
 numbers = st.one_of(st.integers(-2, 40), st.sampled_from(edges), st.integers(I64_MIN, U64_MAX))
 times = st.one_of(st.integers(0, 10), st.sampled_from([0, 1_750_000_000_000, 2**62]))
 names = st.sampled_from(
-    [b"", b"/", b"x/a", b"x/b", b"y/a", b"x" * 1024, b"x/" * 512, b"\xff\xfe/\x00", b"_default/a"]
+    [
+        *(b"", b"/", b"x/a", b"x/b", b"y/a", b"x" * 1024, b"x/" * 512, b"\xff\xfe/\x00"),
+        *(b"_default/a", *sorted(SYSTEM_KEYS)),
+    ]
 )
 patterns = st.sampled_from(
     [None, b"", b"*", b"**", b"/", b"x/*", b"**/" * 200, b"\xff/*", b"*/" * 500, b"%2A", b"x/a"]
@@ -75,6 +79,7 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
         str | None: st.none() | texts,
         Keys: st.none() | blobs | st.lists(st.none() | blobs, max_size=4).map(tuple),
         Rules: rules,
+        Rules | None: st.none() | rules,
         Segment: segments,
         list[Segment]: st.lists(segments, max_size=2),
         list[Run]: st.lists(runs, max_size=4),
