@@ -94,7 +94,6 @@ class Listings:
         steps = self._collect(ranges, skipped, limit, at_once, _descriptor, respond)
         take_steps(self._engine, request, steps)
 
-
     def _shown_names(self, request: Request, query: Query) -> KeysFrom:
         """The server's own streams are shown to clients that ask for them and may read them."""
         keys_from = self._names.keys_from

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -13,7 +13,8 @@ from millstream.schemas.documents import decode_document
 from millstream.schemas.shapes import choice_at, object_at
 from millstream.state.rules import Rules
 
-ON_MISSING_BEFORE = ("coarse", "skipBefore", "error")
+OnMissingBefore = Literal["coarse", "skipBefore", "error"]
+ON_MISSING_BEFORE = get_args(OnMissingBefore)
 
 
 class TouchMemory(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,7 +44,7 @@ class TouchSettings(msgspec.Struct, frozen=True, rename="camel"):
     enabled: bool = True
     coarse_interval_ms: int | float = 100
     touch_coalesce_window_ms: int | float = 100
-    on_missing_before: str = "coarse"
+    on_missing_before: OnMissingBefore = "coarse"
     lag_degrade_fine_touches_at_source_offsets: int = 5000
     lag_recover_fine_touches_at_source_offsets: int = 1000
     fine_touch_budget_per_batch: int = 2000

@@ -107,7 +107,7 @@ class TouchService:
         """`ttl_ms` None: as the settings say."""
         touches, now_ms = self.touches_of(stream), self._engine.clock.now_ms()
         if ttl_ms is None:
-            ttl_ms = touches.settings.templates.default_inactivity_ttl_ms
+            ttl_ms = int(touches.settings.templates.default_inactivity_ttl_ms)
         tail = stream.log.tail_ordinal
         activations, told = touches.activate(declared, tail, now_ms, ttl_ms)
         for wait in told:
