@@ -51,19 +51,24 @@ anything = st.sampled_from([None, *WORDS, *INTEGERS, *FLOATS, True, False])
 def values_like(*usual: Any) -> st.SearchStrategy[Any]:
     """Mostly what the field is for, alone or in arrays."""
     scalars = st.sampled_from(usual) | anything
-    return scalars | st.lists(scalars | st.lists(scalars, max_size=2), max_size=4)
+    pair = st.lists(st.sampled_from(usual), min_size=2, max_size=2)
+    return scalars | pair | st.lists(scalars | pair, max_size=4)
 
 
-documents = st.fixed_dictionaries(
-    {},
-    optional={
+fields = st.fixed_dictionaries(
+    {
         "level": values_like(*WORDS),
         "id": values_like(*WORDS),
         "n": values_like(*INTEGERS),
         "ratio": values_like(*FLOATS),
         "ok": values_like(True, False),
         "message": values_like(*WORDS),
-    },
+    }
+)
+documents = st.builds(
+    lambda fields, gone: {name: fields[name] for name in fields if name not in gone},
+    fields,
+    st.just(()) | st.lists(st.sampled_from(["level", "id", "n", "ratio", "ok", "message"])),
 )
 
 
@@ -148,12 +153,12 @@ def is_true(expression: Expression, document: dict[str, Any]) -> bool:
 
 @st.composite
 def filters(draw: st.DrawFn) -> tuple[Expression, str]:
-    expression = draw(expressions)
+    expression = draw(clauses | expressions)
     return expression, written(expression, draw)
 
 
 @settings(brief, max_examples=150)
-@given(filters(), st.lists(documents, min_size=4, max_size=12))
+@given(filters(), st.lists(documents, min_size=8, max_size=16))
 def test_a_filter_matches_what_its_expression_is_true_of(
     both: tuple[Expression, str], tried: list[dict[str, Any]]
 ) -> None:
