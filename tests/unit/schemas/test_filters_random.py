@@ -157,7 +157,7 @@ def filters(draw: st.DrawFn) -> tuple[Expression, str]:
     return expression, written(expression, draw)
 
 
-@settings(brief, max_examples=150)
+@settings(brief, max_examples=100)
 @given(filters(), st.lists(documents, min_size=8, max_size=16))
 def test_a_filter_matches_what_its_expression_is_true_of(
     both: tuple[Expression, str], tried: list[dict[str, Any]]
