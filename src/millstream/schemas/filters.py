@@ -99,14 +99,19 @@ def _value_test(field: SearchField, clause: Fielded) -> Test:
         if not (field.exact or field.column):
             raise InvalidRequest(f"filter field {name} does not support equality filters")
         return lambda record: value in record.values(field)
-    return _comparison(field, _COMPARISONS[clause.operator], value, name)
+    return _comparison(field, clause.operator, value, name)
 
 
-def _comparison(
-    field: SearchField, compare: Callable[[Any, Any], bool], value: Value, name: str
-) -> Test:
+def _comparison(field: SearchField, sign: str, value: Value, name: str) -> Test:
     if field.kind not in ORDERED_KINDS:
         raise InvalidRequest(f"comparison operator not supported for filter field {name}")
     if not field.column:
         raise InvalidRequest(f"filter field {name} does not support comparisons")
-    return lambda record: any(compare(found, value) for found in record.values(field))
+    compare = _COMPARISONS[sign]
+    furthest = max if sign.startswith(">") else min  # if any value matches, this one does
+
+    def test(record: _Record) -> bool:
+        values = record.values(field)
+        return bool(values) and compare(furthest(values), value)
+
+    return test

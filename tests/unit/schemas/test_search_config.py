@@ -85,6 +85,7 @@ def test_rollups_are_read_with_their_measures() -> None:
             },
         )
     )
+    assert parse_search(search_document(search)) == search
     rollup = search.rollups["r"]
     assert rollup.timestamp_field is search.primary_timestamp
     assert [dimension.name for dimension in rollup.dimensions] == ["level", "id"]

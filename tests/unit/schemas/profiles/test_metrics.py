@@ -88,6 +88,13 @@ def test_buckets_that_count_nothing_are_left_out_and_strange_ones_are_kept() -> 
     assert (record["p50"], record["p99"]) == (4, 8)
 
 
+def test_a_percentile_is_the_first_bucket_that_reaches_its_share() -> None:
+    record = normalise(buckets={"2": 1, "1": 1})
+    assert (record["p50"], record["p95"]) == (1, 2)
+    record = normalise(buckets={"1": 95, "64": 4, "1024": 1})
+    assert (record["p50"], record["p95"], record["p99"]) == (1, 1, 64)
+
+
 def test_attributes_win_over_tags_and_become_text() -> None:
     attributes = {"z": 1.0, "a": "x", "n": None, "l": [1], "f": 1e21, "i": 2**70, "o": False}
     record = normalise(attributes=attributes, tags={"other": "1"})

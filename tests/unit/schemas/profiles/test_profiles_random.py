@@ -51,15 +51,15 @@ evlogs = st.fixed_dictionaries(
 )
 intervals = st.fixed_dictionaries(
     {
-        "metric": st.text(min_size=1),
+        "metric": st.sampled_from(["m", " m é"]),
         "unit": st.just("ns"),
-        "windowStart": numbers,
-        "windowEnd": numbers,
+        "windowStart": st.integers(max_value=0) | st.just("-7.5"),
+        "windowEnd": st.integers(min_value=0) | st.just("7e3") | numbers,
+        "count": st.integers(min_value=0) | st.floats(min_value=0) | numbers,
+        "sum": numbers,
     },
     optional={
         "kind": st.none() | st.just("interval"),
-        "count": numbers,
-        "sum": numbers,
         "min": numbers | JSON,
         "max": numbers | JSON,
         "avg": numbers,
