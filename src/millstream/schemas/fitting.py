@@ -254,17 +254,26 @@ def _required(_: Fitting, keyword: str, old: Any, new: Any, path: Pointer) -> st
 
 
 def _properties(fitting: Fitting, keyword: str, old: Any, new: Any, path: Pointer) -> str | None:
-    declared, others = old.get("properties", {}), old.get("additionalProperties", {})
-    patterns = old.get("patternProperties", {})
-    fitting.spend(len(patterns) * len(new[keyword]))
+    declared = old.get("properties", {})
+    fitting.spend(len(old.get("patternProperties", ())) * len(new[keyword]))
     for name, after in new[keyword].items():
-        known = [declared[name]] if name in declared else []
-        known = known or [each for pattern, each in patterns.items() if _matches(pattern, name)]
-        for before in known or ([others] if others != {} else []):  # not declared: not there
-            reason = fitting.misfit(before, after, (*path, name))
-            if reason is not None:
-                return reason
+        before = declared[name] if name in declared else undeclared(old, name)
+        if before == {} and name not in declared:
+            continue  # not there
+        reason = fitting.misfit(before, after, (*path, name))
+        if reason is not None:
+            return reason
     return None
+
+
+def undeclared(schema: dict[str, Any], name: str) -> Schema:
+    """What an object schema says of a property that it does not name."""
+    patterns = schema.get("patternProperties", {})
+    matching = [each for pattern, each in patterns.items() if _matches(pattern, name)]
+    if len(matching) > 1:
+        return {"allOf": matching}
+    others: Schema = schema.get("additionalProperties", {})
+    return matching[0] if matching else others
 
 
 def _pattern_properties(

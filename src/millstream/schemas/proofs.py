@@ -23,7 +23,14 @@ from millstream.schemas.documents import (
     encode_document,
     pointer_text,
 )
-from millstream.schemas.fitting import CHANGED, Fitting, are_within, types_of, values_of
+from millstream.schemas.fitting import (
+    CHANGED,
+    Fitting,
+    are_within,
+    types_of,
+    undeclared,
+    values_of,
+)
 from millstream.schemas.lenses import Lens, Op
 
 _STALE_IN_OBJECTS = ("minProperties", "maxProperties")
@@ -49,6 +56,7 @@ def prove(lens: Lens, old_schema: Any, new_schema: Any) -> dict[str, Any]:
         raise InvalidSchema("the lens nests entries too deeply") from None
     if reason is not None:
         raise InvalidSchema(f"the lens does not lead to the new schema: {reason}")
+    check_shape(document, "lens")  # defaults made it larger
     return document
 
 
@@ -250,6 +258,8 @@ def _make_host(schema: Schema, host: Pointer) -> None:
         parent = _object_at(schema, host[:depth])
         known = parent.get("properties", {}).get(name, MISSING)
         if known is MISSING:
+            known = undeclared(parent, name)
+        if known == {}:  # not declared: not there
             _put(schema, host[: depth + 1], {"type": "object"})
         elif name not in parent.get("required", ()):
             optional = _as_object(known, host[: depth + 1])

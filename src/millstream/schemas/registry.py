@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millstream.errors import InvalidSchema, LensConflict, StreamNotEmpty
-from millstream.limits import RULES_BYTES_MAX, SCHEMA_VERSIONS_MAX
+from millstream.limits import RULES_BYTES_MAX, SCHEMA_UPDATE_BYTES_MAX, SCHEMA_VERSIONS_MAX
 from millstream.schemas.documents import (
     MISSING,
     decode_document,
@@ -138,6 +138,8 @@ def _search(document: Any) -> bytes:
 def checked_size(rules: Rules) -> Rules:
     """Raises `InvalidSchema` for more than a stream may make every checkpoint carry."""
     texts = (rules.profile, rules.routing_key, rules.search, *rules.schemas, *rules.lenses)
+    if max(map(len, texts)) > SCHEMA_UPDATE_BYTES_MAX:  # numbers may be longer than they came
+        raise InvalidSchema(f"what is kept of it may have {SCHEMA_UPDATE_BYTES_MAX} bytes")
     if sum(map(len, texts)) > RULES_BYTES_MAX:
         raise InvalidSchema(
             f"the schemas, lenses and configs of a stream may have {RULES_BYTES_MAX} bytes together"

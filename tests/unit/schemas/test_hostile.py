@@ -24,7 +24,7 @@ from millstream.schemas.lenses import parse_lens
 from millstream.schemas.promotion import Promotion
 from millstream.schemas.proofs import prove
 from millstream.schemas.registry import plan_update, registry_document
-from millstream.schemas.validation import Validator, check_schema
+from millstream.schemas.validation import Validator, check_schema, validator_of
 from millstream.state.rules import Rules
 from tests.unit.effort import brief
 from tests.unit.schemas.made import (
@@ -308,7 +308,10 @@ def test_any_update_is_taken_or_refused(body: bytes, rules: Rules | None, is_emp
     except (InvalidSchema, LensConflict, StreamNotEmpty):
         return
     registry_document(STREAM, change.rules)
+    for schema in change.rules.schemas:
+        validator_of(schema)
+    promotion = Promotion(change.rules)
     try:
-        Promotion(change.rules).promote_bytes(1, msgspec.json.encode(ENTRY))
+        promotion.promote_bytes(1, msgspec.json.encode(ENTRY))
     except InvalidSchema:
         pass

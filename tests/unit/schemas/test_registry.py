@@ -196,7 +196,25 @@ def test_a_stream_has_a_bounded_number_of_versions() -> None:
 
 
 def test_the_rules_of_a_stream_have_a_bounded_size() -> None:
-    rules = msgspec.structs.replace(installed(), profile=b"x" * (RULES_BYTES_MAX - 200))
-    update(rules, routingKey=None)
+    large = b'{"title":"' + b"x" * 200_000 + b'"}'
+    schemas = (large, large, large, large, *installed().schemas)
+    rules = msgspec.structs.replace(installed(), schemas=schemas)
+    assert update(rules, search=None).rules.schemas == schemas
+    lens = lens_document(rename("/a", "/b"), version=5)
+    new = {**SECOND, "title": "x" * (RULES_BYTES_MAX - 4 * len(large) - 1000)}
+    update(rules, schema=new, lens=lens)
     with pytest.raises(InvalidSchema, match="bytes together"):
-        update(rules, schema=SECOND, lens=RENAMED)
+        update(rules, schema={**new, "title": new["title"] + "x" * 1000}, lens=lens)
+
+
+def test_what_is_kept_can_be_read_again() -> None:
+    """Numbers grow when they are written out, and defaults when they are filled in."""
+    body = b'{"schema":{"enum":[' + b"1e5," * 45_000 + b"1e5]}}"
+    with pytest.raises(InvalidSchema, match="kept"):
+        plan_update(STREAM, None, body, True)
+    new = record(a=TEXT, m={"type": "string", "default": "x" * 10_000})
+    with pytest.raises(InvalidSchema, match="kept"):
+        update(installed(), schema=new, lens=lens_document(*[add("/m")] * 30))
+    new = record(a=TEXT, m={"type": "array", "default": [1] * 3000})
+    with pytest.raises(InvalidSchema, match="lens has more than"):
+        update(installed(), schema=new, lens=lens_document(*[add("/m")] * 30))
