@@ -276,14 +276,14 @@ class Config:
         "on",
         parse_choice("on", "off"),
         "on|off",
-        "keep the stream __registry__, which tells of every stream that is created, forked, "
+        "keep the stream `__registry__`, which tells of every stream that is created, forked, "
         "deleted, expired or gets other rules; for 30 days",
     )
     metrics_stream: float = _setting(
         10.0,
         parse_seconds,
         "TIME",
-        "how often the server's own numbers are written to the stream __stream_metrics__, while "
+        "how often the server's own numbers are written to the stream `__stream_metrics__`, while "
         "there are clients; for 7 days; 0: never",
     )
     retention_interval: float = _setting(

@@ -40,8 +40,9 @@ class Consistency:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.streams = 0
-        self.messages = 0
+        self.streams = 0  # of clients, and
+        self.messages = 0  # theirs
+        self._rows = 0
         self.blobs: dict[str, BlobUse] = {}
         self._forks: list[_Fork] = []
         self._buckets: Counter[bytes] = Counter()
@@ -74,8 +75,8 @@ class Consistency:
             is_lost = is_tail_lost and image.first[0] >= image.cold[0]
             if not is_lost:
                 yield from _check_extent(image, lowest, catalog.extent(row.stream_id))
-            if seen % 1000 == 0 or seen == self.streams:
-                self._progress("checking streams", seen, self.streams)
+            if seen % 1000 == 0 or seen == self._rows:
+                self._progress("checking streams", seen, self._rows)
         yield from self._check_sources(catalog)
         if is_whole:
             for stream_id in hot_by_id:
@@ -83,11 +84,13 @@ class Consistency:
             yield from self._check_records(catalog)
 
     def _see(self, row: StreamRow, image: StreamImage) -> None:
-        self.streams += 1
-        self.messages += image.tail[0] - max(image.first[0], image.own[0])
+        self._rows += 1
         self._last_id = row.stream_id
-        if row.listed and row.stream_id not in self._system_ids:
-            self._buckets[split_key(image.path)[0]] += 1
+        if row.stream_id not in self._system_ids:
+            self.streams += 1
+            self.messages += image.tail[0] - max(image.first[0], image.own[0])
+            if row.listed:
+                self._buckets[split_key(image.path)[0]] += 1
         if image.origin is not None:
             self._forks.append(_Fork(image.stream_id, image.origin[0], image.first[0], *image.own))
         if image.snapshot is not None:
