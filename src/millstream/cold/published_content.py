@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from millstream.formats.key_filters import NO_KEYS
 from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run
 from millstream.limits import (
@@ -34,9 +35,8 @@ class PublishedContent:
         log = stream.log
         count, size = log.cold_ordinal - log.held_ordinal, log.cold_byte - log.held_byte
         if size > 0:
-            self.add(
-                (Run(stream.stream_id, log.held_ordinal, log.held_byte, count, size, 0, 0, 0),)
-            )
+            place = (log.held_ordinal, log.held_byte, count, size, 0, 0, 0)
+            self.add((Run(stream.stream_id, *place, keys=NO_KEYS),))
 
     def shrink(self, allowed_bytes: int) -> bool:
         """Drops the oldest; False when it is still too much, as no request shall wait for it."""

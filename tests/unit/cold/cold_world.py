@@ -56,7 +56,7 @@ class ColdWorld:
         self.runs = Runs()
         self.streams: dict[int, Stream] = {}
         self.cold_reads = ColdReads(self, self.runs, self.reader, threads)
-        self._segments = 0
+        self.segments = 0
 
     def find_by_id(self, stream_id: int) -> Stream | None:
         return self.streams.get(stream_id)
@@ -96,10 +96,10 @@ class ColdWorld:
             log.cold_byte,
             _cut(log.unpublished(), size),
         )
-        self._segments += 1
+        self.segments += 1
         encoded = encode_segment([content], store_id="0" * 32, shard=0)
         segment = Segment(
-            f"segments/0000/{self._segments:013d}-00000000.parquet",
+            f"segments/0000/{self.segments:013d}-00000000.parquet",
             0,
             len(encoded.data),
             encoded.footer_bytes,

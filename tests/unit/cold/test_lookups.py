@@ -25,9 +25,11 @@ from millstream.errors import (
     StreamNotFound,
 )
 from millstream.formats.key_filters import NO_KEYS, UNKNOWN_KEYS
+from millstream.formats.runs import Segment
 from millstream.formats.segment import SegmentBuilder
 from millstream.pipeline.merge import take_rows
 from millstream.protocol.offsets import START, Position
+from millstream.state.log import PublishedRun
 from millstream.state.stream import Stream
 from tests.unit.cold.cold_world import NOW_MS, ColdWorld
 from tests.unit.effort import brief
@@ -148,9 +150,8 @@ def test_what_has_no_key_or_another_is_never_read(world: ColdWorld) -> None:
 
 def test_an_empty_key_is_a_key_and_none_is_none(world: ColdWorld) -> None:
     stream = world.create()
-    add(
-        stream, Message(b"a", NOW_MS, None), Message(b"b", NOW_MS, b""), Message(b"c", NOW_MS, b"k")
-    )
+    keys = (None, b"", b"k")
+    add(stream, *[Message(b"%d" % n, NOW_MS, key) for n, key in enumerate(keys)])
     hot = run_page(world, stream, b"")
     world.freeze(stream)
     assert run_page(world, stream, b"") == hot == ([Entry(1, NOW_MS, b"", b"1")], (3, 3))
@@ -331,7 +332,7 @@ def test_runs_that_a_compaction_moved_meanwhile_are_looked_up_again(world: ColdW
     assert run_seek(world, stream, NOW_MS + 3) == (3, 30)
 
 
-def compacted(world: ColdWorld, stream: Stream) -> list[tuple[object, object]]:
+def compacted(world: ColdWorld, stream: Stream) -> list[PublishedRun]:
     """All runs of the stream in one new segment, as the pipeline makes it."""
     runs = world.runs.of[stream.stream_id]
     loaded = {
@@ -341,9 +342,10 @@ def compacted(world: ColdWorld, stream: Stream) -> list[tuple[object, object]]:
     builder = SegmentBuilder("0" * 32, 0)
     builder.add(take_rows([(index, run) for index, (_, run) in enumerate(runs)], loaded))
     encoded = builder.finish()
-    segment = replace(runs[0][0], name="segments/0000/9999999999999-00000000.parquet")
-    segment = replace(segment, size=len(encoded.data), footer_bytes=encoded.footer_bytes)
-    segment = replace(segment, rows=encoded.rows)
+    world.segments += 1
+    name = f"segments/0000/{world.segments:013d}-00000000.parquet"
+    size, footer = len(encoded.data), encoded.footer_bytes
+    segment = Segment(name, 0, size, footer, encoded.rows, NOW_MS)
     world.store.put(segment.name, encoded.data)
     return [(segment, run) for run in encoded.runs]
 
@@ -484,7 +486,7 @@ class Model:
     def compact(self, index: int) -> None:
         stream_id = self.streams[index].stream_id
         if len(self.world.runs.of.get(stream_id, [])) > 1:
-            self.world.runs.of[stream_id] = compacted(self.world, self.streams[index])  # type: ignore[assignment]
+            self.world.runs.of[stream_id] = compacted(self.world, self.streams[index])
 
     def forget(self, index: int) -> None:
         """As if an older version had flushed it."""
@@ -504,6 +506,8 @@ steps = st.lists(
         st.tuples(st.just("append"), number, batches),
         st.tuples(st.just("fork"), number, st.integers(0, 200)),
         st.tuples(st.just("publish"), number, st.integers(1, 5)),
+        st.tuples(st.just("freeze"), number, st.integers(1, 5)),
+        st.tuples(st.just("freeze"), number, st.integers(1, 5)),
         st.tuples(st.just("checkpoint"), number, st.none()),
         st.tuples(st.just("drop"), number, st.integers(1, 8)),
         st.tuples(st.just("trim"), number, st.integers(1, 5)),
@@ -538,7 +542,7 @@ def test_keys_and_moments_are_those_of_a_plain_scan(
             match name:
                 case "checkpoint":
                     world.checkpoint(stream)
-                case "publish" | "drop":
+                case "publish" | "freeze" | "drop":
                     getattr(world, name)(stream, value)
                 case "compact" | "forget":
                     getattr(model, name)(index)

@@ -89,12 +89,12 @@ class RestingWorld:
         self.engine = self.world.engine
 
     def _guarded(self, apply: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        def guarded(command: Any, *entry: Any) -> Outcome:
-            self.store.is_applying = True
+        def guarded(*command: Any) -> Outcome:
+            before, self.store.is_applying = self.store.is_applying, True
             try:
-                return apply(command, *entry)
+                return apply(*command)
             finally:
-                self.store.is_applying = False
+                self.store.is_applying = before
 
         return guarded
 
