@@ -92,10 +92,9 @@ class LensConflict(StreamError):
 
 
 class RulesChanged(StreamError):
-    """The schema or profile changed while the request was under way."""
+    """The schema or profile changed while the request was under way, again and again."""
 
     code = "rules_changed"
-    retriable = True
 
 
 class RouteNotFound(StreamError):

@@ -179,7 +179,8 @@ class StreamPaths:
             for surface in Surface
         }
         for segments, _ in self._below[Surface.V1]:
-            assert not segments[0].startswith(b"{"), "it would take the names of all streams"
+            is_long = len(segments) > 1 and not segments[0].startswith(b"{")
+            assert is_long or segments[0].startswith(b"_"), "it would take the names of streams"
 
     def resolve(self, raw_path: bytes) -> Place:
         """Raises RouteNotFound, and InvalidRequest for what is not well-formed."""

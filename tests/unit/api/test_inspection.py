@@ -108,7 +108,7 @@ def test_an_append_ends_the_wait(live: bytes) -> None:
 
 
 def test_closing_and_other_rules_end_the_wait() -> None:
-    office = Office()
+    office = Office(content_type=b"application/json")
     for command in (
         SetRules(1, office.stream.stream_id, 0, Rules(0, "evlog")),
         Append(office.world.now_ms, office.stream.stream_id, closes=True),

@@ -300,7 +300,7 @@ def test_what_hangs_below_a_stream_is_no_stream_to_fork() -> None:
 
 
 @pytest.mark.parametrize(
-    "below", [b"snapshot", b"snapshot/1_1", b"bootstrap", b"append-batch", b"_schema"]
+    "below", [b"snapshot", b"snapshot/1_1", b"bootstrap", b"append-batch", b"_other"]
 )
 def test_paths_of_the_lenient_surface_are_names_to_their_end(below: bytes) -> None:
     match = TABLE.resolve(b"POST", b"/v1/stream/a/b/" + below)

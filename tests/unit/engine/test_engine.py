@@ -268,7 +268,7 @@ UNSEEN: dict[str, Callable[[StreamId], AnyCommand]] = {
 @pytest.mark.parametrize("change", UNSEEN)
 def test_what_readers_do_not_see_wakes_those_who_observe(change: str) -> None:
     world = World()
-    stream = world.create(data=b"one", count=1)
+    stream = world.create(content_type=b"application/json", data=b'"1"', count=1)
     watcher, observer = watch(world), observe(world)
     world.submit(UNSEEN[change](stream.stream_id))
     world.commit()
