@@ -1,4 +1,4 @@
-"""What proofs promise, tried with schemas, lenses and entries that nobody thought of."""
+"""What proofs promise, tried with schemas, lenses and entries that no author thought of."""
 
 from __future__ import annotations
 

@@ -379,6 +379,12 @@ REFUSED: dict[str, tuple[Any, Any, list[dict[str, Any]], str]] = {
         [each("/l", wrap(""))],
         "/l: old entries may not keep to enum",
     ),
+    "other words about an array hold no longer": (
+        record(l=many(TEXT, allOf=[many(TEXT)])),
+        record(l=many(TEXT)),
+        [each("/l", wrap(""))],
+        r"/l/\*: old entries may have array, the new schema wants string",
+    ),
     "huge bounds": (
         record(a=TEXT, n={"type": "number", "minimum": 0}),
         record(b=TEXT, n={"type": "number", "minimum": 1e300}),
