@@ -335,10 +335,10 @@ def _values(_: Fitting, keyword: str, old: Any, new: Any, path: Pointer) -> str 
     return ""  # `old` has no values of its own, or they would have been tried
 
 
-def _multiple_of(_: Fitting, keyword: str, old: Any, new: Any, path: Pointer) -> str | None:
+def _multiple_of(fitting: Fitting, keyword: str, old: Any, new: Any, path: Pointer) -> str | None:
     if new[keyword] == 1 and types_of(old) & _NUMBERS == {"integer"}:
         return None
-    return _same(_, keyword, old, new, path)
+    return _same(fitting, keyword, old, new, path)
 
 
 def _all_of(fitting: Fitting, keyword: str, old: Any, new: Any, path: Pointer) -> str | None:

@@ -35,7 +35,7 @@ from millstream.schemas.lenses import Lens, Op
 
 _STALE_IN_OBJECTS = ("minProperties", "maxProperties")
 _ABOUT_CONTENT = ("type", "properties", "patternProperties", "additionalProperties")
-_STALE_IN_ARRAYS = ("enum", "const", "uniqueItems", "contains")
+_ABOUT_LENGTH = ("type", "minItems", "maxItems")
 
 
 def prove(lens: Lens, old_schema: Any, new_schema: Any) -> dict[str, Any]:
@@ -169,11 +169,9 @@ class _Proof:
         wanted = _declared(new, op.path)
         items, wanted_items = _items_of(array, op.path, "old"), _items_of(wanted, op.path, "new")
         assert isinstance(array, dict)
-        for keyword in _STALE_IN_ARRAYS:
-            array.pop(keyword, None)
-        array["type"] = "array"
-        array["items"] = self.after(op.ops, document["ops"], items, wanted_items, f"{where}.ops")
-        return _put(schema, op.path, array)
+        kept = {keyword: array[keyword] for keyword in _ABOUT_LENGTH if keyword in array}
+        changed = self.after(op.ops, document["ops"], items, wanted_items, f"{where}.ops")
+        return _put(schema, op.path, {**kept, "type": "array", "items": changed})
 
 
 class _Refused(Exception):

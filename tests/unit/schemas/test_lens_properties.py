@@ -1,11 +1,11 @@
-"""What proofs promise, tried with schemas, lenses and entries that nobody thought of."""
+"""What proofs promise, tried with schemas, lenses and entries that no author thought of."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
-from hypothesis import assume, event, given
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import InvalidSchema
@@ -19,7 +19,14 @@ from millstream.schemas.validation import Validator
 from millstream.state.rules import Rules
 from tests.unit.effort import brief
 from tests.unit.schemas.made import lens_document
-from tests.unit.schemas.worlds import entries, lenses, schemas, tampered
+from tests.unit.schemas.worlds import (
+    entries,
+    free_values,
+    lenses,
+    neighbours,
+    schemas,
+    tampered,
+)
 
 
 @brief
@@ -119,3 +126,19 @@ def _containers(value: Any) -> Any:
         yield value
         for child in value.values() if isinstance(value, dict) else value:
             yield from _containers(child)
+
+
+@settings(brief, max_examples=100)
+@given(neighbours(), st.lists(free_values(), min_size=5, max_size=30))
+def test_any_value_that_keeps_to_a_schema_keeps_to_all_that_it_fits(
+    pair: tuple[Any, Any], values: list[Any]
+) -> None:
+    old, new = map(simplified, pair)
+    try:
+        before, after = Validator(old), Validator(new)
+    except InvalidSchema:
+        return
+    if Fitting().misfit(old, new) is None:
+        event("fits")
+        for value in values:
+            assert before.problem(value) is not None or after.problem(value) is None, value

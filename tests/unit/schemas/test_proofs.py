@@ -361,6 +361,30 @@ REFUSED: dict[str, tuple[Any, Any, list[dict[str, Any]], str]] = {
         [rename("/a/x", "/a/y")],
         "without enum",
     ),
+    "unique all of a sudden": (
+        record(a=TEXT, l=many(TEXT)),
+        record(b=TEXT, l=many(TEXT, uniqueItems=True)),
+        [rename("/a", "/b")],
+        "/l: old entries may not keep to uniqueItems",
+    ),
+    "unique no longer": (
+        record(l=many(TEXT, uniqueItems=True)),
+        record(l=many(TEXT, uniqueItems=True)),
+        [each("/l", convert("", "string", "string", builtin="lowercase"))],
+        "/l: old entries may not keep to uniqueItems",
+    ),
+    "listed arrays are others after a map": (
+        record(l={"enum": [["A"], ["B"]]}),
+        record(l={"type": "array", "enum": [["A"], ["B"]]}),
+        [each("/l", wrap(""))],
+        "/l: old entries may not keep to enum",
+    ),
+    "other words about an array hold no longer": (
+        record(l=many(TEXT, allOf=[many(TEXT)])),
+        record(l=many(TEXT)),
+        [each("/l", wrap(""))],
+        r"/l/\*: old entries may have array, the new schema wants string",
+    ),
     "huge bounds": (
         record(a=TEXT, n={"type": "number", "minimum": 0}),
         record(b=TEXT, n={"type": "number", "minimum": 1e300}),

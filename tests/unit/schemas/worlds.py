@@ -254,3 +254,86 @@ def tampered(draw: st.DrawFn, schema: Any) -> Any:
             )
         )
     return schema
+
+
+numbers = st.integers(-1, 4)
+_PLAIN_TYPES = ["null", "boolean", "string", "integer", "number", "array"]
+
+
+@st.composite
+def free_schemas(draw: st.DrawFn, depth: int = 2) -> Any:
+    """Any keywords in any mixture. Every value has a known type, and every object declares all
+    that it may have, so that nothing is left to trust."""
+    if draw(st.integers(0, 12)) == 0:
+        return {"enum": draw(st.lists(free_values(1), min_size=1, max_size=3))}
+    if draw(st.integers(0, 2)) == 0:
+        schema: dict[str, Any] = {
+            "type": "object",
+            "additionalProperties": draw(st.just(False) | free_schemas(0)),
+            "properties": draw(
+                st.dictionaries(st.sampled_from("ab"), free_schemas(depth - 1), max_size=2)
+                if depth
+                else st.just({})
+            ),
+        }
+        names = st.sampled_from("abc")
+        more = {
+            "required": st.lists(names, unique=True, max_size=2),
+            "minProperties": st.integers(0, 2),
+            "maxProperties": st.integers(0, 2),
+            "patternProperties": st.dictionaries(
+                st.sampled_from(["^a", "[bc]"]), free_schemas(0), max_size=2
+            ),
+            "propertyNames": st.sampled_from([{"enum": ["a", "b"]}, {"maxLength": 1}]),
+            "dependencies": st.just({"a": ["b"]}),
+        }
+    else:
+        schema = {"type": draw(st.lists(st.sampled_from(_PLAIN_TYPES), min_size=1, unique=True))}
+        more = {
+            "minimum": numbers,
+            "maximum": numbers,
+            "exclusiveMinimum": numbers,
+            "exclusiveMaximum": numbers,
+            "multipleOf": st.sampled_from([1, 2, 0.5]),
+            "minLength": st.integers(0, 2),
+            "maxLength": st.integers(0, 2),
+            "pattern": st.sampled_from(["a", "^b"]),
+            "minItems": st.integers(0, 2),
+            "maxItems": st.integers(0, 2),
+            "uniqueItems": st.booleans(),
+            "items": free_schemas(0) if depth else st.just({"type": "integer"}),
+            "contains": st.just({"type": "integer"}),
+            "const": free_values(1),
+        }
+    if depth:
+        parts = st.lists(free_schemas(depth - 1), min_size=1, max_size=2)
+        more |= {"anyOf": parts, "oneOf": parts, "allOf": parts, "not": free_schemas(depth - 1)}
+    for keyword in draw(st.lists(st.sampled_from(sorted(more)), unique=True, max_size=3)):
+        schema[keyword] = draw(more[keyword])
+    return schema
+
+
+def free_values(depth: int = 2) -> st.SearchStrategy[Any]:
+    plain = st.sampled_from([None, True, False, -1, 0, 1, 2, 4, 1.0, 0.5, 2.5, "", "a", "b", "ab"])
+    if not depth:
+        return plain
+    inner = free_values(depth - 1)
+    return st.one_of(
+        plain,
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    )
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> tuple[Any, Any]:
+    """Two schemas, often nearly the same."""
+    first = draw(free_schemas())
+    if draw(st.integers(0, 3)) == 0:
+        return first, draw(free_schemas())
+    second, other = clone(first), draw(free_schemas())
+    for keyword in draw(st.lists(st.sampled_from(sorted(first)), unique=True, max_size=2)):
+        del second[keyword]
+    for keyword in draw(st.lists(st.sampled_from(sorted(other)), unique=True, max_size=1)):
+        second[keyword] = other[keyword]
+    return first, second
