@@ -63,6 +63,9 @@ BELOW_STREAMS = [
     Route("DELETE", "/{b}/{n}/snapshot/" + START, "manage"),
     Route("GET", "/{b}/{n}/bootstrap", "read"),
     Route("POST", "/{b}/{n}/append-batch", "append", body=BATCH),
+    Route("GET", "/{b}/{n}/touch/meta", "read"),
+    Route("POST", "/{b}/{n}/touch/wait", "read", body="{}"),
+    Route("POST", "/{b}/{n}/touch/templates/activate", "read", body="{}"),
 ]
 ON_BUCKETS = [
     Route("GET", "/{b}", "read", "{b}/**"),

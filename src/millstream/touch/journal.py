@@ -184,7 +184,7 @@ class Journal:
             self.pending.clear()  # it is about all keys now
 
     def flush(self, now: float, now_ms: int) -> list[Wait]:
-        """Begins a new generation; the waits that end with it, which are forgotten here."""
+        """Begins a new generation; the waits that it ends, which are here until they leave."""
         assert self.is_dirty
         self.generation += 1
         self.ordinal, self.flushed = self._last_ordinal, now
@@ -200,8 +200,6 @@ class Journal:
         if self._history is not None:
             self._history.add(self.generation, now, frozenset(self.pending))
         ended = self._matching(ids)
-        for wait in ended:
-            self.leave(wait)
         self.pending.clear()
         self._skipped = Reach.NOTHING
         return ended
