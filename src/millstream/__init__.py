@@ -14,12 +14,14 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams
     jobs/        what the pipeline may do: kinds of jobs, leases, what results change
     subscriptions/  drives subscriptions: wakes, leases, webhooks
+    touch/       touches of state-protocol streams: keys, templates, who waits for what
     cold/        moves content out of memory and back: flush, checkpoint, eviction, cold reads,
                  uploads, garbage, retention, memory
     access/      keys, scopes, who may do what
     engine/      the core: submits commands, applies what is committed, answers, wakes, expires
     journal/     order, durability and recovery: one contract, two implementations, memory and wal
     tier/        object store, Parquet segments, SQLite catalog, snapshots
+    schemas/     what the documents in a stream's rules mean; pure
     state/       the heart: commands, stream state, apply(command) -> outcome; pure
     formats/     byte layouts: WAL records, command codec, checkpoint blocks, Parquet segments
     protocol/    the words of the wire: offsets, cursors, JSON mode, SSE frames, durations
