@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
 
 import msgspec
 
@@ -23,19 +22,19 @@ class TouchMemory(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TouchTemplates(msgspec.Struct, frozen=True, rename="camel"):
-    default_inactivity_ttl_ms: int = 3_600_000
-    last_seen_persist_interval_ms: int = 300_000
-    gc_interval_ms: int = 60_000
-    max_active_templates_per_entity: int = 256
-    max_active_templates_per_stream: int = 2048
-    activation_rate_limit_per_minute: int = 100
+    default_inactivity_ttl_ms: int | float = 3_600_000
+    last_seen_persist_interval_ms: int | float = 300_000
+    gc_interval_ms: int | float = 60_000
+    max_active_templates_per_entity: int | float = 256
+    max_active_templates_per_stream: int | float = 2048
+    activation_rate_limit_per_minute: int | float = 100
 
 
 class TouchSettings(msgspec.Struct, frozen=True, rename="camel"):
     enabled: bool = False
-    coarse_interval_ms: int = 100
-    touch_coalesce_window_ms: int = 100
-    on_missing_before: Literal["coarse", "skipBefore", "error"] = "coarse"
+    coarse_interval_ms: int | float = 100
+    touch_coalesce_window_ms: int | float = 100
+    on_missing_before: str = "coarse"
     lag_degrade_fine_touches_at_source_offsets: int = 5000
     lag_recover_fine_touches_at_source_offsets: int = 1000
     fine_touch_budget_per_batch: int = 2000

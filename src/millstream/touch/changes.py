@@ -19,7 +19,6 @@ from millstream.limits import TOUCH_CHANGED_FIELDS_MAX
 from millstream.touch.keys import KeyMaker, join_arguments
 
 Encoding = Literal["string", "int64", "bool", "datetime", "bytes"]
-OnMissingBefore = Literal["coarse", "skipBefore", "error"]
 
 ENCODINGS: frozenset[str] = frozenset(("string", "int64", "bool", "datetime", "bytes"))
 MISSING: Final = object()
@@ -141,7 +140,7 @@ class Shape:
 
 
 def fine_keys(
-    change: Change, shape: Shape, maker: KeyMaker, on_missing_before: OnMissingBefore
+    change: Change, shape: Shape, maker: KeyMaker, on_missing_before: str
 ) -> set[int] | None:
     """None: the record does not tell what the row was before, so it may be any row of the template.
 

@@ -21,6 +21,7 @@ from millstream.errors import StreamError
 from millstream.limits import TOUCH_EXACT_HISTORY_KEYS_MAX, TOUCH_EXACT_SECONDS
 from millstream.touch.filter import FilterBudget, TouchFilter
 from millstream.touch.keys import KEY_ID_MASK, key_text
+from millstream.touch.timers import Timer
 
 FLUSH_TIMES_KEPT = 128
 FLUSH_WINDOW_MS = 10_000
@@ -79,7 +80,7 @@ class Wait:
         self.exact = exact  # whole keys, which decide where ids say "perhaps"
         self.template_ids = template_ids
         self.is_over = False
-        self.timer: object = None
+        self.timer: Timer | None = None
 
     def tell(self, outcome: Told | StreamError) -> None:
         raise NotImplementedError
@@ -243,9 +244,10 @@ class Journal:
             if not watching:
                 del self._by_id[key_id]
 
-    def waits_for(self, template: int) -> list[Wait]:
-        """Those that depend on this template."""
-        return [wait for wait in self.waits if template in wait.template_ids]
+    def waits_for(self, templates: Collection[int]) -> list[Wait]:
+        """Those that depend on one of these."""
+        gone = frozenset(templates)
+        return [wait for wait in self.waits if not gone.isdisjoint(wait.template_ids)]
 
     def _matching(self, ids: set[int]) -> list[Wait]:
         found = {wait for wait in self._broad if not ids.isdisjoint(wait.key_ids)}

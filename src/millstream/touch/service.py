@@ -102,7 +102,7 @@ class TouchService:
         return touches
 
     def activate(
-        self, stream: Stream, declared: Iterable[Declared], ttl_ms: int | None
+        self, stream: Stream, declared: Iterable[Declared], ttl_ms: float | None
     ) -> list[Activation]:
         """`ttl_ms` None: as the settings say."""
         touches, now_ms = self.touches_of(stream), self._engine.clock.now_ms()
@@ -188,7 +188,7 @@ class TouchService:
         wait.is_over = True
         touches.journal.leave(wait)
         touches.settling.discard(wait)
-        if isinstance(wait.timer, Timer):
+        if wait.timer is not None:
             self._timers.cancel(wait.timer)
             wait.timer = None
 

@@ -254,23 +254,23 @@ class StreamTouches:
     # Templates
 
     def activate(
-        self, declared: Iterable[Declared], tail: int, now_ms: int, ttl_ms: int
+        self, declared: Iterable[Declared], tail: int, now_ms: int, ttl_ms: float
     ) -> tuple[list[Activation], list[Wait]]:
         """What became of each, and the waits that have to be told because their template went."""
         activations: dict[int, Activation] = {}
-        told: list[Wait] = []
+        gone: list[Template] = []
         for each in declared:
             if each.template_id in activations:
                 continue
-            activation, gone = self.templates.activate(each, tail, now_ms, ttl_ms)
+            activation, made_room = self.templates.activate(each, tail, now_ms, ttl_ms)
             activations[each.template_id] = activation
-            told += self._went(gone, now_ms)
+            gone += made_room
             template = self.templates.get(each.template_id)
             if activation.is_recovered and template is not None:
                 # Nothing was noted since it went: cursors are good from the next flush on.
                 template.recovered_generation = self.journal.generation + 1
                 self.journal.skip(Reach.FINE, tail - 1, now_ms)
-        return list(activations.values()), told
+        return list(activations.values()), self._went(gone, now_ms)
 
     def retire_unseen(self, now_ms: int) -> None:
         """Those that no client has named for long, and none waits for now."""
@@ -283,15 +283,16 @@ class StreamTouches:
                 self.templates.see(template.template_id, now_ms)
             else:
                 self.templates.retire(template)
-                self._went((template,), now_ms)
+                self.journal.skip(Reach.FINE, self.scanned - 1, now_ms)
 
     def _went(self, templates: Sequence[Template], now_ms: int) -> list[Wait]:
-        told: list[Wait] = []
-        for template in templates:
-            self.journal.skip(Reach.FINE, self.scanned - 1, now_ms)
-            for wait in self.journal.waits_for(template.template_id):
-                self.journal.leave(wait)
-                told.append(wait)
+        """The waits that name one of these, which leave; those that name none are told later."""
+        if not templates:
+            return []
+        self.journal.skip(Reach.FINE, self.scanned - 1, now_ms)
+        told = self.journal.waits_for([template.template_id for template in templates])
+        for wait in told:
+            self.journal.leave(wait)
         return told
 
     # Waits

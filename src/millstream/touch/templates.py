@@ -42,7 +42,7 @@ class Template:
         "ttl_ms",
     )
 
-    def __init__(self, declared: Declared, active_from: int, now_ms: int, ttl_ms: int) -> None:
+    def __init__(self, declared: Declared, active_from: int, now_ms: int, ttl_ms: float) -> None:
         self.template_id = declared.template_id
         self.entity = declared.entity
         self.shape = Shape(declared.fields)
@@ -64,11 +64,11 @@ class Activation(NamedTuple):
 class RateLimit:
     """So many new templates a minute, all of them at once if need be. 0: any number."""
 
-    def __init__(self, per_minute: int, now_ms: int) -> None:
+    def __init__(self, per_minute: float, now_ms: int) -> None:
         self._left = float(per_minute)
         self._as_of_ms = now_ms
 
-    def take(self, per_minute: int, now_ms: int) -> bool:
+    def take(self, per_minute: float, now_ms: int) -> bool:
         if per_minute <= 0:
             return True
         gained = max(now_ms - self._as_of_ms, 0) * per_minute / MINUTE_MS
@@ -101,7 +101,7 @@ class Templates:
         return () if found is None else found.values()
 
     def activate(
-        self, declared: Declared, active_from: int, now_ms: int, ttl_ms: int
+        self, declared: Declared, active_from: int, now_ms: int, ttl_ms: float
     ) -> tuple[Activation, Sequence[Template]]:
         """What became of it, and the templates that had to go for it."""
         known = self._active.get(declared.template_id)
