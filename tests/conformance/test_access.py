@@ -69,6 +69,14 @@ BELOW_STREAMS = [
         for name in ("_details", "_index_status")
         for method, query in (("GET", ""), ("HEAD", ""), ("GET", "?live=true&timeout_ms=50"))
     ),
+    Route("GET", "/{b}/{n}/touch/meta", "read"),
+    Route("POST", "/{b}/{n}/touch/wait", "read", body="{}"),
+    Route("POST", "/{b}/{n}/touch/templates/activate", "read", body="{}"),
+    Route("GET", "/{b}/{n}/_schema", "read"),
+    Route("POST", "/{b}/{n}/_schema", "manage", body="{}"),
+    Route("GET", "/{b}/{n}/_profile", "read"),
+    Route("POST", "/{b}/{n}/_profile", "manage", body="{}"),
+    Route("GET", "/{b}/{n}/pk/k", "read"),
 ]
 ON_BUCKETS = [
     Route("GET", "/{b}", "read", "{b}/**"),

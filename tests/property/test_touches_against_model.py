@@ -174,6 +174,7 @@ class Table:
         self.now_ms += 10
         if self.touches.journal.is_dirty:
             for wait in self.touches.journal.flush(self.now_ms / 1000, self.now_ms):
+                self.touches.journal.leave(wait)
                 wait.tell(Told(True, self.touches.journal.moment()))
 
     def evict(self) -> None:

@@ -8,9 +8,10 @@ the same: one touch too many does no harm, one too few would.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -18,10 +19,9 @@ from millstream.limits import TOUCH_CHANGED_FIELDS_MAX
 from millstream.touch.keys import KeyMaker, join_arguments
 
 Encoding = Literal["string", "int64", "bool", "datetime", "bytes"]
-OnMissingBefore = Literal["coarse", "skipBefore", "error"]
-Fields = Mapping[str, msgspec.Raw]
 
 ENCODINGS: frozenset[str] = frozenset(("string", "int64", "bool", "datetime", "bytes"))
+MISSING: Final = object()
 NO_TUPLE = b""  # of arguments: the row is none that a client could wait for
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -44,33 +44,58 @@ class _Record(msgspec.Struct):
 
 
 _records = msgspec.json.Decoder(_Record)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_fields: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class Row:
+    """The fields of a row. A value is decoded when it is first asked for."""
+
+    __slots__ = ("_values", "fields")
+
+    def __init__(self, raw: msgspec.Raw) -> None:
+        """What is no object has no fields."""
+        self.fields: Mapping[str, msgspec.Raw] = {}
+        self._values: dict[str, Any] = {}
+        if bytes(memoryview(raw)[:1]) == b"{":
+            self.fields = _decoded(raw, _fields)
+
+    def value(self, name: str) -> Any:
+        """MISSING where there is no such field."""
+        try:
+            return self._values[name]
+        except KeyError:
+            raw = self.fields.get(name)
+            value = MISSING if raw is None else _decoded(raw, _anything)
+            self._values[name] = value
+            return value
 
 
 class Change:
-    """One insert, update or delete of a row."""
-
-    __slots__ = ("_after", "_before", "_record", "entity", "operation")
+    """One insert, update or delete of a row. Each part is looked into once, for all templates."""
 
     def __init__(self, record: _Record) -> None:
         self._record = record
         self.entity = record.type
         self.operation = record.headers.operation
-        self._after: Fields | None = None
-        self._before: Fields | None = None
 
-    @property
-    def after(self) -> Fields:
-        """Of the row as it is now; empty where it is none, or no object."""
-        if self._after is None:
-            self._after = _fields_of(self._record.value)
-        return self._after
+    @cached_property
+    def after(self) -> Row:
+        return Row(self._record.value)
 
-    @property
-    def before(self) -> Fields:
-        if self._before is None:
-            self._before = _fields_of(self._record.old_value)
-        return self._before
+    @cached_property
+    def before(self) -> Row:
+        return Row(self._record.old_value)
+
+    @cached_property
+    def changed_fields(self) -> Sequence[str]:
+        after, before = self.after.fields, self.before.fields
+        changed = [
+            name
+            for name, raw in after.items()
+            if name not in before or bytes(before[name]) != bytes(raw)
+        ]
+        return changed + [name for name in before if name not in after]
 
 
 def read_change(message: bytes | memoryview) -> Change | None:
@@ -82,11 +107,9 @@ def read_change(message: bytes | memoryview) -> Change | None:
     return Change(record) if record.headers.operation else None
 
 
-def _fields_of(raw: msgspec.Raw) -> Fields:
-    if bytes(raw).lstrip()[:1] != b"{":
-        return {}
+def _decoded(raw: msgspec.Raw, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
-        return _fields.decode(raw)
+        return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NotTold(str(error)) from None
 
@@ -101,15 +124,15 @@ class Shape:
         self.encodings = tuple(encoding for _, encoding in fields)
         self._encoders = tuple(_ENCODERS[encoding] for encoding in self.encodings)
 
-    def arguments(self, row: Fields) -> bytes | None:
+    def arguments(self, row: Row) -> bytes | None:
         """NO_TUPLE for a row with a null or another value that has no key; None for one that
         lacks a field."""
         found: list[str] = []
         for name, encode in zip(self.names, self._encoders, strict=True):
-            raw = row.get(name)
-            if raw is None:
+            value = row.value(name)
+            if value is MISSING:
                 return None
-            argument = encode(_decoded(raw))
+            argument = encode(value)
             if argument is None:
                 return NO_TUPLE
             found.append(argument)
@@ -117,7 +140,7 @@ class Shape:
 
 
 def fine_keys(
-    change: Change, shape: Shape, maker: KeyMaker, on_missing_before: OnMissingBefore
+    change: Change, shape: Shape, maker: KeyMaker, on_missing_before: str
 ) -> set[int] | None:
     """None: the record does not tell what the row was before, so it may be any row of the template.
 
@@ -128,7 +151,7 @@ def fine_keys(
         return _row_keys(maker, after)
     before = shape.arguments(change.before)
     if before is None and on_missing_before == "skipBefore":
-        names = _told_fields(change, shape)
+        names = _other_fields(change.after.fields, shape)
         return _row_keys(maker, after) | _field_keys(maker, names, after)
     if before is None:
         if on_missing_before == "error":
@@ -136,7 +159,7 @@ def fine_keys(
         return None
     if change.operation == "delete" or (after is not None and before != after):
         return _row_keys(maker, before) | _row_keys(maker, after)
-    names = _changed_fields(change, shape)
+    names = _other_fields(change.changed_fields, shape)
     if after is None:  # it says only in part what the row is now
         return _row_keys(maker, before) | _field_keys(maker, names, before)
     return _watch_keys(maker, before) | _field_keys(maker, names, before)
@@ -154,39 +177,13 @@ def _field_keys(maker: KeyMaker, names: Sequence[str], arguments: bytes | None) 
     return {maker.field(name, arguments) for name in names} if arguments else set()
 
 
-def _changed_fields(change: Change, shape: Shape) -> Sequence[str]:
-    after, before = change.after, change.before
-    changed = [
-        name
-        for name in {**before, **after}
-        if name not in shape.names and _text(before, name) != _text(after, name)
-    ]
-    return _bounded(changed)
-
-
-def _told_fields(change: Change, shape: Shape) -> Sequence[str]:
-    return _bounded([name for name in change.after if name not in shape.names])
-
-
-def _bounded(names: Sequence[str]) -> Sequence[str]:
+def _other_fields(names: Collection[str], shape: Shape) -> Sequence[str]:
     if len(names) > TOUCH_CHANGED_FIELDS_MAX:
         raise NotTold(f"more than {TOUCH_CHANGED_FIELDS_MAX} fields changed")
-    return names
-
-
-def _text(row: Fields, name: str) -> bytes | None:
-    raw = row.get(name)
-    return None if raw is None else bytes(raw)
+    return [name for name in names if name not in shape.names]
 
 
 # Arguments: the text that stands for a value in a key
-
-
-def _decoded(raw: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise NotTold(str(error)) from None
 
 
 def _string_argument(value: Any) -> str | None:

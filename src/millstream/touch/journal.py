@@ -21,6 +21,7 @@ from millstream.errors import StreamError
 from millstream.limits import TOUCH_EXACT_HISTORY_KEYS_MAX, TOUCH_EXACT_SECONDS
 from millstream.touch.filter import FilterBudget, TouchFilter
 from millstream.touch.keys import KEY_ID_MASK, key_text
+from millstream.touch.timers import Timer
 
 FLUSH_TIMES_KEPT = 128
 FLUSH_WINDOW_MS = 10_000
@@ -79,7 +80,7 @@ class Wait:
         self.exact = exact  # whole keys, which decide where ids say "perhaps"
         self.template_ids = template_ids
         self.is_over = False
-        self.timer: object = None
+        self.timer: Timer | None = None
 
     def tell(self, outcome: Told | StreamError) -> None:
         raise NotImplementedError
@@ -184,7 +185,7 @@ class Journal:
             self.pending.clear()  # it is about all keys now
 
     def flush(self, now: float, now_ms: int) -> list[Wait]:
-        """Begins a new generation; the waits that end with it, which are forgotten here."""
+        """Begins a new generation; the waits that it ends, which are here until they leave."""
         assert self.is_dirty
         self.generation += 1
         self.ordinal, self.flushed = self._last_ordinal, now
@@ -200,8 +201,6 @@ class Journal:
         if self._history is not None:
             self._history.add(self.generation, now, frozenset(self.pending))
         ended = self._matching(ids)
-        for wait in ended:
-            self.leave(wait)
         self.pending.clear()
         self._skipped = Reach.NOTHING
         return ended
@@ -245,9 +244,10 @@ class Journal:
             if not watching:
                 del self._by_id[key_id]
 
-    def waits_for(self, template: int) -> list[Wait]:
-        """Those that depend on this template."""
-        return [wait for wait in self.waits if template in wait.template_ids]
+    def waits_for(self, templates: Collection[int]) -> list[Wait]:
+        """Those that depend on one of these."""
+        gone = frozenset(templates)
+        return [wait for wait in self.waits if not gone.isdisjoint(wait.template_ids)]
 
     def _matching(self, ids: set[int]) -> list[Wait]:
         found = {wait for wait in self._broad if not ids.isdisjoint(wait.key_ids)}

@@ -102,7 +102,7 @@ class TouchService:
         return touches
 
     def activate(
-        self, stream: Stream, declared: Iterable[Declared], ttl_ms: int | None
+        self, stream: Stream, declared: Iterable[Declared], ttl_ms: float | None
     ) -> list[Activation]:
         """`ttl_ms` None: as the settings say."""
         touches, now_ms = self.touches_of(stream), self._engine.clock.now_ms()
@@ -178,28 +178,30 @@ class TouchService:
         self._end(touches, wait, Told(False, touches.journal.moment()))
 
     def _end(self, touches: StreamTouches, wait: Wait, outcome: Told | StreamError) -> None:
-        """It will be told in its turn."""
+        """It will be told in its turn, and leaves then: this may be about thousands at once."""
         if not wait.is_over:
-            self._forget(touches, wait)
+            wait.is_over = True
             self._answers.append((touches, wait, outcome, self._loop.time()))
             self._stirred.set()
 
     def _forget(self, touches: StreamTouches, wait: Wait) -> None:
         wait.is_over = True
-        touches.asked_at = self._loop.time()
         touches.journal.leave(wait)
         touches.settling.discard(wait)
-        if isinstance(wait.timer, Timer):
+        if wait.timer is not None:
             self._timers.cancel(wait.timer)
             wait.timer = None
 
     def _answer(self, most: int) -> None:
+        now = self._loop.time()
         for _ in range(min(most, len(self._answers))):
             touches, wait, outcome, ended = self._answers.popleft()
+            self._forget(touches, wait)
+            touches.asked_at = now
             if isinstance(outcome, Told):
                 self._count(touches, outcome)
                 if outcome.touched:
-                    took_ms = (self._loop.time() - ended) * 1000
+                    took_ms = (now - ended) * 1000
                     touches.totals.wake_ms += took_ms
                     touches.totals.wake_ms_max = max(touches.totals.wake_ms_max, took_ms)
             self._upkeep.tell(wait.tell, outcome)
@@ -381,9 +383,12 @@ class TouchService:
         ended = touches.journal.flush(self._loop.time(), self._engine.clock.now_ms())
         touches.totals.flushes += 1
         touches.totals.wakes += len(ended)
-        told = Told(True, touches.journal.moment())
-        for wait in ended:
-            self._end(touches, wait, told)
+        told, now = Told(True, touches.journal.moment()), self._loop.time()
+        for wait in ended:  # not `_end`: they may be ten thousand
+            if not wait.is_over:
+                wait.is_over = True
+                self._answers.append((touches, wait, told, now))
+        self._stirred.set()
         self._tell_settled(touches)
 
     def _tell_settled(self, touches: StreamTouches) -> None:

@@ -161,15 +161,14 @@ class StreamTouches:
             return 1
         self._judge_lag()
         touched_before = self.totals.table_touches
-        work, fine_left = 0, self.settings.fine_touch_budget_per_batch
+        fine_max = self.totals.fine_touches + max(self.settings.fine_touch_budget_per_batch, 1)
+        work = 0
         end = min(self.target, log.tail_ordinal, self.scanned + TOUCH_WORK_PER_TURN)
         for message in _messages(log, self.scanned, end):
-            fine = self._look_at(message, self.scanned, now, now_ms)
+            work += self._look_at(message, self.scanned, now, now_ms)
             self.scanned += 1
             self.totals.rows += 1
-            work += 1 + fine + len(message) // KIB
-            fine_left -= fine
-            if work >= TOUCH_WORK_PER_TURN or (fine and fine_left <= 0):
+            if work >= TOUCH_WORK_PER_TURN or self.totals.fine_touches >= fine_max:
                 break
         self._judge_lag()
         self.totals.batches += 1
@@ -185,36 +184,42 @@ class StreamTouches:
             self._is_behind = False
 
     def _look_at(self, message: memoryview, ordinal: int, now: float, now_ms: int) -> int:
-        """How many keys beside that of the table it touched."""
+        """How much work it was."""
         if len(message) > TOUCH_RECORD_BYTES_MAX:
             self.journal.skip(Reach.TABLE, ordinal, now_ms)
-            return 0
+            return 1
+        work = 1 + len(message) // KIB
+        templates: Sequence[Template] = ()
         try:
             change = read_change(message)
             if change is None:
-                return 0
+                return work
             self.totals.table_touches += 1
             self.journal.touch((table_key(change.entity),), ordinal, now_ms)
-            keys = self._keys_below_table(change, ordinal, now, now_ms)
+            templates = [
+                template
+                for template in self.templates.of_entity(change.entity)
+                if ordinal >= template.active_from
+            ]
+            if not templates:
+                return work
+            keys = self._keys_of_rows(change, templates, ordinal, now, now_ms)
         except NotTold:
             self.totals.not_told += 1
             self.journal.skip(Reach.TABLE, ordinal, now_ms)
-            return 0
-        if keys:
-            self.totals.fine_touches += len(keys)
-            self.journal.touch(keys, ordinal, now_ms)
-        return len(keys)
+            return work + len(templates)
+        self.totals.fine_touches += len(keys)
+        self.journal.touch(keys, ordinal, now_ms)
+        return work + len(templates) + len(keys)
 
-    def _keys_below_table(
-        self, change: Change, ordinal: int, now: float, now_ms: int
+    def _keys_of_rows(
+        self,
+        change: Change,
+        templates: Sequence[Template],
+        ordinal: int,
+        now: float,
+        now_ms: int,
     ) -> Sequence[int]:
-        templates = [
-            template
-            for template in self.templates.of_entity(change.entity)
-            if ordinal >= template.active_from
-        ]
-        if not templates:
-            return ()
         if self.settings.fine_touch_budget_per_batch == 0:
             return self._skip_fine(templates, ordinal, now_ms, 0)
         if self._is_behind:
@@ -249,23 +254,23 @@ class StreamTouches:
     # Templates
 
     def activate(
-        self, declared: Iterable[Declared], tail: int, now_ms: int, ttl_ms: int
+        self, declared: Iterable[Declared], tail: int, now_ms: int, ttl_ms: float
     ) -> tuple[list[Activation], list[Wait]]:
         """What became of each, and the waits that have to be told because their template went."""
         activations: dict[int, Activation] = {}
-        told: list[Wait] = []
+        gone: list[Template] = []
         for each in declared:
             if each.template_id in activations:
                 continue
-            activation, gone = self.templates.activate(each, tail, now_ms, ttl_ms)
+            activation, made_room = self.templates.activate(each, tail, now_ms, ttl_ms)
             activations[each.template_id] = activation
-            told += self._went(gone, now_ms)
+            gone += made_room
             template = self.templates.get(each.template_id)
             if activation.is_recovered and template is not None:
                 # Nothing was noted since it went: cursors are good from the next flush on.
                 template.recovered_generation = self.journal.generation + 1
                 self.journal.skip(Reach.FINE, tail - 1, now_ms)
-        return list(activations.values()), told
+        return list(activations.values()), self._went(gone, now_ms)
 
     def retire_unseen(self, now_ms: int) -> None:
         """Those that no client has named for long, and none waits for now."""
@@ -278,15 +283,16 @@ class StreamTouches:
                 self.templates.see(template.template_id, now_ms)
             else:
                 self.templates.retire(template)
-                self._went((template,), now_ms)
+                self.journal.skip(Reach.FINE, self.scanned - 1, now_ms)
 
     def _went(self, templates: Sequence[Template], now_ms: int) -> list[Wait]:
-        told: list[Wait] = []
-        for template in templates:
-            self.journal.skip(Reach.FINE, self.scanned - 1, now_ms)
-            for wait in self.journal.waits_for(template.template_id):
-                self.journal.leave(wait)
-                told.append(wait)
+        """The waits that name one of these, which leave; those that name none are told later."""
+        if not templates:
+            return []
+        self.journal.skip(Reach.FINE, self.scanned - 1, now_ms)
+        told = self.journal.waits_for([template.template_id for template in templates])
+        for wait in told:
+            self.journal.leave(wait)
         return told
 
     # Waits

@@ -42,7 +42,7 @@ class Template:
         "ttl_ms",
     )
 
-    def __init__(self, declared: Declared, active_from: int, now_ms: int, ttl_ms: int) -> None:
+    def __init__(self, declared: Declared, active_from: int, now_ms: int, ttl_ms: float) -> None:
         self.template_id = declared.template_id
         self.entity = declared.entity
         self.shape = Shape(declared.fields)
@@ -101,7 +101,7 @@ class Templates:
         return () if found is None else found.values()
 
     def activate(
-        self, declared: Declared, active_from: int, now_ms: int, ttl_ms: int
+        self, declared: Declared, active_from: int, now_ms: int, ttl_ms: float
     ) -> tuple[Activation, Sequence[Template]]:
         """What became of it, and the templates that had to go for it."""
         known = self._active.get(declared.template_id)

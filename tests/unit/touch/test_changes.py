@@ -10,7 +10,6 @@ from millstream.touch.changes import (
     NO_TUPLE,
     Change,
     NotTold,
-    OnMissingBefore,
     Shape,
     fine_keys,
     number_text,
@@ -32,7 +31,7 @@ def change(operation: str, **rows: Any) -> Change:
     return found
 
 
-def keys(of: Change, on_missing: OnMissingBefore = "coarse") -> set[int] | None:
+def keys(of: Change, on_missing: str = "coarse") -> set[int] | None:
     return fine_keys(of, SHAPE, MAKER, on_missing)
 
 

@@ -19,7 +19,10 @@ def a_journal(pending_max: int = 1000) -> Journal:
 
 def flushed(journal: Journal, *keys: int, now: float = 0.0) -> list[Wait]:
     journal.touch(keys, 0, 5)
-    return journal.flush(now, 7)
+    ended = journal.flush(now, 7)
+    for wait in ended:
+        journal.leave(wait)
+    return ended
 
 
 def test_a_flush_is_a_generation_and_says_what_it_told_of() -> None:

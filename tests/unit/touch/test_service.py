@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -613,5 +614,62 @@ def test_other_streams_are_not_touched() -> None:
         assert await is_quiet(waiting)
         assert key_text(table_key("public.todos")) == TABLE
         assert PATH not in (one.path, two.path)
+
+    run(story)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "touch",
+    [
+        {},
+        {"memory": {"bucketMs": 5, "pendingMaxKeys": 4, "filterPow2": 10, "k": 1}},
+        {"lagDegradeFineTouchesAtSourceOffsets": 5, "lagRecoverFineTouchesAtSourceOffsets": 1},
+        {"fineBurstTokens": 10, "fineTokensPerSecond": 100},
+    ],
+)
+def test_every_client_ends_up_with_the_newest(touch: dict[str, Any], seed: int) -> None:
+    """Clients ask, wait and, once they are told, ask again; none is left with an old answer."""
+    print(f"seed {seed}")
+    tenants, random = [f"t{number}" for number in range(8)], Random(seed)
+
+    async def story(world: TouchWorld) -> None:
+        stream = await world.create(**touch)
+        world.activate()
+        versions = dict.fromkeys(tenants, 0)
+        shown: dict[int, tuple[str, int]] = {}
+
+        async def watch(number: int, tenant: str) -> None:
+            key = key_text(MAKER.watch(join_arguments(["open", tenant])))
+            cursor = world.meta().json["cursor"]
+            asked: dict[str, Any] = {"keys": [key], "templateIdsUsed": [TEMPLATE_ID]}
+            asked["exact"] = number % 3 == 0
+            is_touched = True
+            while True:
+                if is_touched:
+                    shown[number] = (tenant, versions[tenant])
+                await asyncio.sleep(random.choice([0, 0, 0.003]))
+                waiting = world.wait(cursor=cursor, **asked, timeoutMs=random.choice([1, 3000]))
+                if waiting.is_answered and waiting.status == 400:  # exact, while it is behind
+                    asked["exact"] = False
+                    continue
+                answer = await answered(waiting)
+                cursor, is_touched = answer["cursor"], answer["touched"]
+
+        async def write() -> None:
+            for _ in range(100):
+                some = random.choices(tenants, k=random.choice([1, 1, 2, 12]))
+                for tenant in some:
+                    versions[tenant] += 1
+                row_of = (row("open", tenant, n=versions[tenant]) for tenant in some)
+                await world.append(stream, *(record(value=each) for each in row_of))
+                await asyncio.sleep(random.choice([0, 0, 0.001, 0.012]))
+
+        clients = [asyncio.ensure_future(watch(n, random.choice(tenants))) for n in range(20)]
+        await write()
+        await until(lambda: all(versions[tenant] == seen for tenant, seen in shown.values()))
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
 
     run(story)
