@@ -186,6 +186,15 @@ class Metrics:
             "1 while only what makes room is taken, else 0",
             int(self._engine.journal.is_full),
         )
+        queue = self._engine.queue
+        yield CounterMetricFamily(
+            "millstream_queue_refused",
+            "Appends refused: too much waited for the log",
+            queue.refused,
+        )
+        yield CounterMetricFamily(
+            "millstream_append_timeouts", "Appends that the log kept waiting", queue.timed_out
+        )
         yield GaugeMetricFamily(
             "millstream_journal_depth",
             "Commands taken and not committed",
