@@ -106,6 +106,7 @@ def test_every_offset_of_every_answer_can_be_given_back(own_api: Api) -> None:
     subscriptions(walk, "/v1/stream/plain")
     for path in ("/v1/streams", "/v1/buckets", "/walk/streams", "/walk"):
         walk.call("GET", path, plain)
+    rules(walk, plain)
     operators(walk, bucketed)
     listings_after_trimming(walk, bucketed)
     for path in (plain, bucketed):  # and closed
@@ -172,6 +173,24 @@ def read(walk: Walk, path: str) -> None:
             if event.kind == "control":
                 walk._look_through(json.loads(event.data), path, f"SSE of {path}")
         events.close()
+
+
+def rules(walk: Walk, path: str) -> None:
+    update = json.dumps({"routingKey": {"jsonPointer": "/k", "required": False}}).encode()
+    walk.call("POST", f"{path}/_schema", path, body=update, content_type=JSON)
+    walk.call("POST", path, path, body=b'[{"k":"a"},{"k":"b"}]', content_type=JSON)
+    for below in ("/_schema", "/_profile", "/pk/a", "?key=b", "?since=0", "?format=raw"):
+        assert walk.call("GET", path + below, path).status == 200
+    profile = {"profile": {"kind": "state-protocol", "touch": {"enabled": True}}}
+    body = json.dumps(profile).encode()
+    assert walk.call("POST", f"{path}/_profile", path, body=body, content_type=JSON).status == 200
+    told = walk.call("GET", f"{path}/touch/meta", path).json()
+    wait = json.dumps({"cursor": told["cursor"], "keys": ["0" * 16], "timeoutMs": 0}).encode()
+    walk.call("POST", f"{path}/touch/wait", path, body=wait, content_type=JSON)
+    template = {"entity": "t", "fields": [{"name": "a", "encoding": "string"}]}
+    activate = json.dumps({"templates": [template]}).encode()
+    below = f"{path}/touch/templates/activate"
+    assert walk.call("POST", below, path, body=activate, content_type=JSON).status == 200
 
 
 def snapshots(walk: Walk, path: str) -> None:

@@ -36,6 +36,7 @@ from millstream.faults import Faults
 from millstream.formats.blocks import Block
 from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
+from millstream.formats.segment_rows import FoundRow
 from millstream.limits import (
     PLAN_STEPS_PER_TURN,
     READ_AHEAD_BYTES,
@@ -62,10 +63,10 @@ class BlockReader(Protocol):
         """The content of each run. Blocks; called by many threads."""
         ...
 
-    def load_runs_with(
+    def load_rows_of(
         self, segment: Segment, runs: Sequence[Run], key: bytes
-    ) -> Sequence[Block | None]:
-        """The content of each run; None where no message has the key."""
+    ) -> Sequence[list[FoundRow]]:
+        """Of each run the messages that have this key."""
         ...
 
 
@@ -168,11 +169,11 @@ class ColdReads:
         assert self._reader is not None
         return self._of_each(runs, self._reader.load_runs)
 
-    def load_runs_with(self, runs: Sequence[PublishedRun], key: bytes) -> list[Block | None]:
-        """As `load_runs`, but None where no message has the key."""
+    def load_rows_of(self, runs: Sequence[PublishedRun], key: bytes) -> list[list[FoundRow]]:
+        """Blocks. Of each run the messages that have this key."""
         reader = self._reader
         assert reader is not None
-        return self._of_each(runs, lambda segment, its: reader.load_runs_with(segment, its, key))
+        return self._of_each(runs, lambda segment, its: reader.load_rows_of(segment, its, key))
 
     def _of_each(
         self,

@@ -11,7 +11,7 @@ cold_reads.py, through its caches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from millstream.cold.cold_reads import TRIES_MAX, ColdReads, MissingObject
@@ -19,6 +19,7 @@ from millstream.cold.read_plans import Layer, MissingRun, find_layers, fresh_run
 from millstream.errors import OffsetGone
 from millstream.formats.blocks import Block
 from millstream.formats.key_filters import hash_key, may_hold
+from millstream.formats.segment_rows import FoundRow
 from millstream.limits import (
     LOOKUP_BYTES_MAX,
     LOOKUP_LOADS_AT_ONCE,
@@ -201,37 +202,27 @@ class _Page:
     def messages_left(self) -> int:
         return max(1, self._messages_max - len(self.entries))
 
-    def rule_out(self, end: Position) -> None:
-        """What lies before holds nothing of the key."""
-        self.end = max(self.end, end)
-
-    def take(self, block: Block, first: Position, limit: Position) -> None:
-        """What a block that begins at `first` holds of the key, up to the limit, if there is room.
+    def take(self, rows: Iterable[FoundRow], end: Position, limit: Position) -> None:
+        """The messages of the key among those before `end`, up to the limit, if there is room.
 
         A fork may have left its source within a message: it has that one up to there.
         """
-        for index in block.indexes_of(self.key):
-            ordinal, begin = first.ordinal + index, block.end_of(index)
+        for ordinal, byte, time_ms, whole in rows:
             if ordinal < self.end.ordinal:
                 continue
             if ordinal >= limit.ordinal:
                 break
-            end = min(block.end_of(index + 1), limit.byte - first.byte)
-            if self.entries and end - begin > self._bytes_left:
-                self.rule_out(Position(ordinal, first.byte + begin))
-                self.is_full = True
+            data = whole[: limit.byte - byte]
+            if self.entries and len(data) > self._bytes_left:
+                self.end, self.is_full = Position(ordinal, byte), True
                 return
-            self._bytes_left -= end - begin
-            self.end = Position(ordinal + 1, first.byte + end)
-            self.entries.append(
-                Entry(ordinal, block.time_of(index), self.key, block.data[begin:end])
-            )
+            self._bytes_left -= len(data)
+            self.end = Position(ordinal + 1, byte + len(data))
+            self.entries.append(Entry(ordinal, time_ms, self.key, data))
             if len(self.entries) >= self._messages_max:
                 self.is_full = True
                 return
-        self.rule_out(
-            min(Position(first.ordinal + block.count, first.byte + len(block.data)), limit)
-        )
+        self.end = max(self.end, min(end, limit))
 
 
 class _Candidate(NamedTuple):
@@ -277,31 +268,28 @@ class _KeySearch(_Search):
         first, blocks = log.blocks_between(byte, min(limit.byte, byte + _HELD_BYTES_PER_TURN))
         enough = max(0, self._messages_left - LOOKUP_MESSAGES_PER_TURN)
         for block in blocks:
-            page.take(block, first, limit)
+            end = Position(first.ordinal + block.count, first.byte + len(block.data))
+            page.take(_rows_of(block, first, page.key), end, limit)
             self._messages_left -= block.count
             if page.is_full or self._messages_left <= enough:
                 return
-            first = Position(first.ordinal + block.count, first.byte + len(block.data))
+            first = end
 
     async def _look_at_runs(self, layer: Layer) -> None:
         """Some that are ruled out, and a few that are read: together, as long as they are few."""
         page = self._page
         candidates = await self._find_candidates(layer)
         wanted = [each.found for each in candidates if each.may_hold]
-        blocks: list[Block | None] = []
+        loaded: list[list[FoundRow]] = []
         if wanted:
             self._loads_left -= len(wanted)
             self._bytes_left -= sum(run.size for _, run in wanted)
-            blocks = await self._cold_reads.perform(
-                lambda: self._cold_reads.load_runs_with(wanted, page.key)
+            loaded = await self._cold_reads.perform(
+                lambda: self._cold_reads.load_rows_of(wanted, page.key)
             )
-        loaded = iter(blocks)
+        found = iter(loaded)
         for (_, run), may_hold_key in candidates:
-            block = next(loaded) if may_hold_key else None
-            if block is None:
-                page.rule_out(min(run.end, layer.limit))
-            else:
-                page.take(block, run.first, layer.limit)
+            page.take(next(found) if may_hold_key else (), run.end, layer.limit)
             if page.is_full:
                 return
 
@@ -326,3 +314,11 @@ class _KeySearch(_Search):
                 ordinal = run.end_ordinal
             await asyncio.sleep(0)
         return found
+
+
+def _rows_of(block: Block, first: Position, key: bytes) -> Iterator[FoundRow]:
+    """The messages of the key in a block that begins at `first`."""
+    for index in block.indexes_of(key):
+        begin, end = block.end_of(index), block.end_of(index + 1)
+        place = (first.ordinal + index, first.byte + begin)
+        yield FoundRow(*place, block.time_of(index), block.data[begin:end])

@@ -16,10 +16,11 @@ from millstream.formats.blocks import Block
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment_footer import SCHEMA, Footer, decode_footer
 from millstream.formats.segment_rows import (
+    FoundRow,
     RowGroup,
     decode_columns,
     decode_row_group,
-    holds_key,
+    decode_row_group_of,
 )
 from millstream.limits import (
     COLD_FETCH_BYTES_MAX,
@@ -84,43 +85,35 @@ class SegmentReader:
         row_groups = self._row_groups.get(keys, load)
         return [row_groups[name, run.row_group].block(name, run) for run in runs]
 
-    def load_runs_with(
+    def load_rows_of(
         self, segment: Segment, runs: Sequence[Run], key: bytes
-    ) -> list[Block | None]:
-        """As `load_runs`, but None for a run in which no message has this key."""
-        name = segment.name
-        row_groups = self._row_groups_with(segment, runs, key)
-        return [
-            row_group.block(name, run) if row_group and row_group.holds_key(run, key) else None
-            for run, row_group in ((run, row_groups.get(run.row_group)) for run in runs)
-        ]
-
-    def _row_groups_with(
-        self, segment: Segment, runs: Sequence[Run], key: bytes
-    ) -> dict[int, RowGroup]:
-        """Of what is not in the cache the keys are decoded first; the rest where the key is."""
+    ) -> list[list[FoundRow]]:
+        """Of each run the messages that have this key. Of what is not in the cache the keys are
+        decoded first, and the rest only where the key is."""
         name = segment.name
         wanted = sorted({run.row_group for run in runs})
-        kept = self._row_groups.kept([(name, index) for index in wanted])
-        found = {index: row_group for (_, index), row_group in kept.items()}
-        missing = [index for index in wanted if index not in found]
-        if not missing:
-            return found
-        footer = self._footer(segment)
+        found = self._row_groups.kept([(name, index) for index in wanted])
+        missing = [index for index in wanted if (name, index) not in found]
+        if missing:
+            found.update(self._load_row_groups_of(segment, missing, key))
+        row_groups = ((run, found.get((name, run.row_group))) for run in runs)
+        return [[] if each is None else each.rows_of(name, run, key) for run, each in row_groups]
+
+    def _load_row_groups_of(
+        self, segment: Segment, row_groups: Sequence[int], key: bytes
+    ) -> Iterator[tuple[tuple[str, int], RowGroup]]:
+        """Those in which a row has this key; they are in the cache from now on."""
+        name, footer = segment.name, self._footer(segment)
 
         def decode(fetched: tuple[int, pa.Buffer]) -> tuple[int, RowGroup | None]:
             index, data = fetched
-            keys = decode_columns(name, footer, index, data, ["key"])["key"]
-            if not any(holds_key(keys, run, key) for run in runs if run.row_group == index):
-                return index, None
-            return index, decode_row_group(name, footer, index, data)
+            return index, decode_row_group_of(name, footer, index, data, key)
 
-        for span in self._fetch(segment, footer, missing):
+        for span in self._fetch(segment, footer, row_groups):
             for index, row_group in self._decoders.map(decode, span):
                 if row_group is not None:
-                    found[index] = row_group
                     self._row_groups.put((name, index), row_group)
-        return found
+                    yield (name, index), row_group
 
     def load_table(self, segment: Segment, row_groups: Sequence[int]) -> pa.Table:
         """All columns of these row groups, in ascending order. The cache is left alone."""
