@@ -33,17 +33,10 @@ def start(self: Engine, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | No
 
 
 def _watched(apply: Callable[..., Any]) -> Callable[..., Any]:
-<<<<<<< HEAD
-    def watched(command: Any, *entry: Any) -> Any:
-        _Watch.is_applying = True
-        try:
-            return apply(command, *entry)
-=======
     def watched(*args: Any) -> Any:
         is_inner, _Watch.is_applying = _Watch.is_applying, True
         try:
             return apply(*args)
->>>>>>> system
         finally:
             _Watch.is_applying = is_inner
 
