@@ -224,11 +224,7 @@ def test_every_metric_is_documented_and_every_documented_one_is_there(tmp_path: 
 
 
 def test_the_json_metrics_are_documented_and_say_what_happened(tmp_path: Path) -> None:
-<<<<<<< HEAD
     alone = ("--registry-stream", "off", "--metrics-stream", "0")
-=======
-    alone = ("--registry-stream", "off")  # what it holds is hot, too
->>>>>>> system
     with running_server(tmp_path, *alone) as server, contextlib.closing(Api(server)) as api:
         api.stream(b"one", b"two", path="/v1/stream/tools/a")
         assert api.get("/v1/stream/missing").status == 404
