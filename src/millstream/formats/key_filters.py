@@ -76,8 +76,11 @@ def _crc_of(framed: bytes) -> bytes:
 
 
 def is_filter_sound(key_filter: bytes) -> bool:
-    """Whether it is as it was made, by this version or another."""
-    if len(key_filter) > KEY_FILTER_BYTES_MAX:
+    """Whether it is as it was made, by this version or another.
+
+    From a damaged catalog it may come as a value of another type.
+    """
+    if not isinstance(key_filter, bytes) or len(key_filter) > KEY_FILTER_BYTES_MAX:
         return False
     if key_filter in (NO_KEYS, UNKNOWN_KEYS):
         return True
@@ -89,9 +92,9 @@ def may_hold(key_filter: bytes, hashed: int) -> bool:
     """False: no message of the run has the key with this hash."""
     if key_filter == NO_KEYS:
         return False
-    probes = key_filter[0]
-    if not probes or not is_filter_sound(key_filter):
+    if not is_filter_sound(key_filter) or key_filter == UNKNOWN_KEYS:
         return True
+    probes = key_filter[0]
     place, step = hashed & _LOW, hashed >> 32
     bits = 8 * (len(key_filter) - _FRAME_BYTES)
     for probe in range(probes):

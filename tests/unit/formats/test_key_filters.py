@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -87,6 +88,12 @@ def test_a_damaged_filter_rules_nothing_out() -> None:
             assert not is_filter_sound(bytes(damaged))
             assert may_hold(bytes(damaged), hash_key(b"a"))
             assert may_hold(bytes(damaged), hash_key(b"another"))
+
+
+@pytest.mark.parametrize("value", [None, 7, 1.5, "", "text"])
+def test_a_value_that_is_no_filter_rules_nothing_out(value: Any) -> None:
+    assert not is_filter_sound(value)
+    assert may_hold(value, hash_key(b"a"))
 
 
 def test_a_run_of_an_older_store_may_hold_any_key_at_any_time() -> None:

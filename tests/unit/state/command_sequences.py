@@ -287,7 +287,8 @@ def _publish(step: Step, machine: StateMachine, stream: Stream, now_ms: int) -> 
     ordinal, byte = _place(step, machine, stream)
     if step.b == 4:
         byte = max(0, byte - 1)
-    blob = f"{stream.stream_id}-{now_ms}-{step.which}{step.a}{step.b}-{len(step.parts)}"
+    # A blob is stored for one place: only who tries the same again brings it a second time.
+    blob = f"{stream.stream_id}-{now_ms}-{ordinal}-{byte}-{step.which}{step.b}-{len(step.parts)}"
     command = PublishSnapshot(
         now_ms, stream.stream_id, ordinal, byte, blob, b"a/b", step.b, str(step.b % 2)
     )
