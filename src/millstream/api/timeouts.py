@@ -12,9 +12,8 @@ from millstream.http.message import Request
 
 APPENDS = frozenset(("append", "append_batch"))
 # By the label of the route. Who adds a request that waits on purpose gives it one of these.
-PATIENT = frozenset(
-    ("long_poll", "sse", "touch_wait", "operator", "flush", "garbage", "jobs", "keys", "metrics")
-)
+LIVE = ("long_poll", "sse", "touch_wait", "touch_meta", "inspect")
+PATIENT = frozenset((*LIVE, "operator", "flush", "garbage", "jobs", "keys", "metrics"))
 
 
 class Timeouts:

@@ -30,8 +30,8 @@ from millstream.limits import (
 )
 from millstream.protocol.offsets import Position
 from millstream.protocol.patterns import text_of
+from millstream.schemas.profiles.metrics import metrics_rules
 from millstream.state.commands import KeepSystemStream, TrimStream, WriteSystemStream
-from millstream.state.rules import Rules
 from millstream.state.system_streams import AGES_MS, REGISTRY, STREAM_METRICS
 from millstream.system.interval_records import Measured, Series, Window, encode_record
 from millstream.system.measurements import Measurements
@@ -39,7 +39,7 @@ from millstream.system.measurements import Measurements
 logger = structlog.get_logger("millstream.system")
 
 COMPLAINT = "cannot write the server's own streams now"
-METRICS_RULES = Rules(0, "metrics", b'{"kind":"metrics"}')  # its records need no search of ours
+METRICS_RULES = metrics_rules(lean=True)  # a search over itself is not worth its indexes
 
 
 class SystemSettings(NamedTuple):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.schemas.profiles import profile_of
+from millstream.schemas.profiles.metrics import metrics_rules
+from millstream.schemas.validation import validator_of
 from millstream.system.interval_records import (
     Measured,
     Series,
@@ -74,3 +77,15 @@ def test_of_many_values_the_percentiles_are_those_of_the_sample() -> None:
 
 def test_buckets_are_the_powers_of_two_that_values_reach() -> None:
     assert [bucket_of(value) for value in (0, 1, 2, 3, 4, 1023, 1024)] == [0, 1, 2, 2, 4, 512, 1024]
+
+
+def test_the_metrics_profile_takes_its_records_as_they_are() -> None:
+    rules = metrics_rules(lean=True)
+    sample = [1, 5, 9]
+    measured = Measured(3, 15, sample, {1: 1, 4: 1, 8: 1})
+    key, encoded = encode_record(WINDOW, Series("m", "ns", (("a", "b"),)), measured)
+    record = msgspec.json.decode(encoded)
+    assert validator_of(rules.schemas[0]).problem(record) is None
+    normal = profile_of(rules).normalise(record, WINDOW.end_ms)
+    assert normal.record == record
+    assert normal.key == key.decode()
