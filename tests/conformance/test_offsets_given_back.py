@@ -182,15 +182,14 @@ def rules(walk: Walk, path: str) -> None:
     for below in ("/_schema", "/_profile", "/pk/a", "?key=b", "?since=0"):
         assert walk.call("GET", path + below, path).status == 200
     profile = {"profile": {"kind": "state-protocol", "touch": {"enabled": True}}}
-    body = json.dumps(profile).encode()
-    assert walk.call("POST", f"{path}/_profile", path, body=body, content_type=JSON).status == 200
-    told = walk.call("GET", f"{path}/touch/meta", path).json()
-    wait = json.dumps({"cursor": told["cursor"], "keys": ["0" * 16], "timeoutMs": 0}).encode()
-    walk.call("POST", f"{path}/touch/wait", path, body=wait, content_type=JSON)
+    post, touch = walk.api.post, f"{path}/touch"  # what these answer counts, and names no offsets
+    assert post(f"{path}/_profile", json.dumps(profile), content_type=JSON).status == 200
+    cursor = walk.api.get(f"{touch}/meta").json()["cursor"]
+    wait = {"cursor": cursor, "keys": ["0" * 16], "timeoutMs": 0}
+    assert post(f"{touch}/wait", json.dumps(wait), content_type=JSON).status == 200
     template = {"entity": "t", "fields": [{"name": "a", "encoding": "string"}]}
-    activate = json.dumps({"templates": [template]}).encode()
-    below = f"{path}/touch/templates/activate"
-    assert walk.call("POST", below, path, body=activate, content_type=JSON).status == 200
+    body = json.dumps({"templates": [template]})
+    assert post(f"{touch}/templates/activate", body, content_type=JSON).status == 200
 
 
 def snapshots(walk: Walk, path: str) -> None:

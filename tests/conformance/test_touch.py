@@ -14,6 +14,7 @@ from tests.conformance.api import JSON, Api, Call, WaitingCall, fresh_path
 from tests.support.http import Reply
 from tests.support.keys import bearer, make_key
 from tests.support.server import running_server
+from tests.support.waiting import wait_until
 
 TABLE = "feadeb84d447fd63"  # of public.todos
 TEMPLATE_ID = "03d5826f0bf1e3e7"
@@ -257,7 +258,8 @@ def test_many_clients_on_many_streams_are_all_woken(api: Api) -> None:
     waiting = [api.hold(wait_call(path)) for path in paths for _ in range(10)]
     for each in waiting:
         each.send()
-    api.settle()
+    for path in paths:
+        wait_until(lambda path=path: meta(api, path)["activeWaiters"] == 10)  # type: ignore[misc]
     for path in paths:
         insert(api, path)
     assert all(each.reply().json()["touched"] for each in waiting)

@@ -166,6 +166,8 @@ class ColdReads:
 
     def load_runs(self, runs: Sequence[PublishedRun]) -> list[Block]:
         """Blocks. The content of each run; several segments are asked for at once."""
+        if not runs:
+            return []
         assert self._reader is not None
         return self._of_each(runs, self._reader.load_runs)
 

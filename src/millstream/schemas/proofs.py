@@ -257,7 +257,7 @@ def _make_host(schema: Schema, host: Pointer) -> None:
         known = parent.get("properties", {}).get(name, MISSING)
         if known is MISSING:
             known = undeclared(parent, name)
-        if known == {}:  # not declared: not there
+        if known is False or known == {}:  # refused, or not declared: not there
             _put(schema, host[: depth + 1], {"type": "object"})
         elif name not in parent.get("required", ()):
             optional = _as_object(known, host[: depth + 1])

@@ -83,6 +83,11 @@ ACCEPTED: dict[str, tuple[Any, Any, list[dict[str, Any]]]] = {
         record(h=record(n=TEXT), t=TEXT),
         [hoist("/h", "n", "/t", removeFromHost=False)],
     ),
+    "plunge into a host that the old schema refuses": (
+        {**record(a=TEXT), "additionalProperties": False},
+        {**record(h=record(n=TEXT)), "additionalProperties": False},
+        [plunge("/a", "/h", "n")],
+    ),
     "plunge into a new host": (record(a=TEXT), record(h=record(n=TEXT)), [plunge("/a", "/h", "n")]),
     "plunge into an optional host": (
         {**record("a", a=TEXT, h=record(m=TEXT))},
