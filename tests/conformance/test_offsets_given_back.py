@@ -30,6 +30,8 @@ ON_DISK_ONLY = {"flush", "garbage", "jobs"}
 
 
 def is_offset(name: str) -> bool:
+    if name.endswith("SourceOffsets"):  # settings of touch: so many messages
+        return False
     return "offset" in name.lower() or name.endswith("_through")
 
 
