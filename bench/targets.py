@@ -9,12 +9,15 @@ from bench.workloads import (
     append_flushing,
     catch_up,
     cold_catch_up,
+    cold_lookups,
     compaction,
     fan_out,
     idle_streams,
     ingest_cost,
     json_batch,
     listing,
+    touch_wake,
+    validated_json,
 )
 
 MILLSTREAM = "millstream"
@@ -66,6 +69,7 @@ def check_targets(results: Results) -> list[TargetCheck]:
         _times_reference(results, "reference-file", append.FEW_STREAMS, 50),
         _times_reference(results, "reference-memory", append.MANY_STREAMS, 4),
         *_cold_targets(results),
+        *_rules_targets(results),
     ]
 
 
@@ -102,6 +106,23 @@ def _cold_targets(results: Results) -> list[TargetCheck]:
             )
             for streams in (1000, 10_000)
         ),
+    ]
+
+
+def _rules_targets(results: Results) -> list[TargetCheck]:
+    validated = ("validated_json", validated_json.label(1000))
+    lookups = ("cold_lookups", cold_lookups.label(1_000_000, 100_000))
+    one, many = (("touch_wake", touch_wake.label(waiters, 1)) for waiters in (1, 10_000))
+
+    def ours(case: tuple[str, str], figure: str) -> float | None:
+        return results.median(*case, MILLSTREAM, figure)
+
+    return [
+        _at_least("validated JSON in arrays of 1000: messages/s", ours(validated, MESSAGES), 1e5),
+        _at_most("one key of 100,000, cold: p99 ms", ours(lookups, "key_p99_ms"), 50),
+        _at_most("one moment of the same: p99 ms", ours(lookups, "since_p99_ms"), 20),
+        _at_most("touch wake, 1 waiter: p99 ms", ours(one, "p99_ms"), 20),
+        _at_most("touch wake, 1 of 10,000 waiters: p99 ms", ours(many, "p99_ms"), 100),
     ]
 
 

@@ -11,6 +11,7 @@ from bench.workloads import (
     bootstrap,
     catch_up,
     cold_catch_up,
+    cold_lookups,
     compaction,
     fan_out,
     idle_streams,
@@ -18,6 +19,8 @@ from bench.workloads import (
     json_batch,
     listing,
     long_poll,
+    touch_wake,
+    validated_json,
 )
 
 WORKLOADS: dict[str, Callable[[Plan], Sequence[Case]]] = {
@@ -32,6 +35,9 @@ WORKLOADS: dict[str, Callable[[Plan], Sequence[Case]]] = {
     "listing": listing.cases,
     "append_flushing": append_flushing.cases,
     "cold_catch_up": cold_catch_up.cases,
+    "cold_lookups": cold_lookups.cases,
+    "touch_wake": touch_wake.cases,
+    "validated_json": validated_json.cases,
     "ingest_cost": ingest_cost.cases,
     "idle_streams": idle_streams.cases,
     "compaction": compaction.cases,

@@ -19,6 +19,7 @@ from millstream.api.bootstrap import Bootstraps
 from millstream.api.compression import Compression
 from millstream.api.cors import fixed_headers
 from millstream.api.flush_cold import FlushCold
+from millstream.api.inspection import ServerDescriptors, StreamDescriptors
 from millstream.api.keys import KeyRoutes
 from millstream.api.large_bodies import LargeBodies
 from millstream.api.long_poll import LongPolls
@@ -30,21 +31,30 @@ from millstream.api.reads import Reads
 from millstream.api.retention import RetentionRoutes
 from millstream.api.routes import SUB_RESOURCES, Handlers, build_rows
 from millstream.api.routing import RouteTable
+from millstream.api.rules import RulesRoutes
+from millstream.api.shaped_reads import LiveSettings, ShapedReads
 from millstream.api.snapshots import Snapshots, is_snapshot_url
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes
+from millstream.api.timeouts import Timeouts
+from millstream.api.touch import TouchRoutes
 from millstream.api.writes import Writes
 from millstream.clock import SystemClock
 from millstream.cold.blob_worker import BlobWorker
 from millstream.cold.cold_reads import ColdReads
+from millstream.cold.lookups import Lookups
 from millstream.cold_tier import ColdTier
 from millstream.config import Config
 from millstream.engine.engine import Engine
+from millstream.engine.journal_queue import QueueLimits
 from millstream.engine.timings import Timings
 from millstream.errors import StartupError
 from millstream.faults import Faults
 from millstream.http.access_log import Entry
 from millstream.http.server import HttpLimits, Server
+from millstream.inspection.holdings import HoldingsCount
+from millstream.inspection.index_report import NoIndexes
+from millstream.inspection.server_report import ServerReport
 from millstream.jobs.pipeline_process import pipeline_beside
 from millstream.limits import SSE_BUFFER_BYTES, WINDOW_THREADS
 from millstream.listening import Doors
@@ -54,7 +64,11 @@ from millstream.state.commands import NoOp
 from millstream.storage import Stop, Storage, open_storage
 from millstream.subscriptions.driver import Driver
 from millstream.subscriptions.webhooks import WebhookSender
+from millstream.system.measurements import Measurements
+from millstream.system.service import SystemSettings, SystemStreamService
 from millstream.telemetry import ACCESS_EVENT
+from millstream.tier.catalog import Catalog
+from millstream.touch.service import TouchService
 
 logger = structlog.get_logger("millstream")
 
@@ -74,6 +88,7 @@ def _http_limits(config: Config) -> HttpLimits:
         body_rate_bytes=config.min_body_rate,
         stall_seconds=config.subscriber_stall_timeout,
         write_buffer_bytes=SSE_BUFFER_BYTES,
+        answer_seconds=config.answer_timeout,
     )
 
 
@@ -106,15 +121,19 @@ def _build_handlers(
     blobs: BlobWorker,
     bodies: LargeBodies,
     cold_reads: ColdReads,
+    lookups: Lookups,
     paths: StreamPaths,
     tag_id: str,
     own_urls: OwnUrls,
     allowed: AllowedReceivers,
+    touch: TouchService,
     cold: ColdTier | None,
+    catalog: Catalog | None,
 ) -> Handlers:
     loop, clock = asyncio.get_running_loop(), engine.clock
     compression = Compression(is_on=config.compress == "on", faults=engine.faults)
     reads = Reads(engine, cold_reads, clock, tag_id, config.page_bytes, compression)
+    live = LiveSettings(config.long_poll_timeout, config.sse_lifetime, config.sse_heartbeat)
     return Handlers(
         writes=Writes(engine, reads, paths, clock, own_urls, bodies),
         reads=reads,
@@ -124,7 +143,14 @@ def _build_handlers(
         snapshots=Snapshots(engine, reads, blobs, clock, own_urls, config.max_snapshot_bytes),
         bootstraps=Bootstraps(reads, blobs),
         batches=Batches(engine, clock, bodies),
+        rules=RulesRoutes(engine, clock),
+        shaped=ShapedReads(engine, reads, lookups, clock, live),
+        descriptors=StreamDescriptors(
+            *(engine, loop, HoldingsCount(catalog), NoIndexes(), compression),
+            has_log=cold is not None,
+        ),
         control=SubscriptionRoutes(engine, reads, clock, own_urls, allowed),
+        touch=TouchRoutes(touch, reads, clock),
         flush_cold=FlushCold(engine, None if cold is None else (cold.flusher, cold.flush_requests)),
         retention=RetentionRoutes(engine),
         keys=KeyRoutes(engine),
@@ -179,7 +205,9 @@ async def _running(
     tls = _tls_context(config)
     allowed = _allowed_receivers(config)
     storage = await asyncio.to_thread(open_storage, config, stop, faults)
-    engine = Engine(storage.machine, storage.journal, clock, storage.lsn, faults)
+    engine = Engine(
+        storage.machine, storage.journal, clock, storage.lsn, faults, timings.lifetimes_retry
+    )
     engine.failed = lambda: stop.request(exit_code=1)
     own_key = new_key()
     gate = Gate(engine.machine.access, clock, own_key, loop.call_soon, config.access)
@@ -196,9 +224,10 @@ async def _running(
         else cold.cold_reads
     )
     bodies = LargeBodies(config.max_append_messages)
+    touch = TouchService(engine, timings)
     handlers = _build_handlers(
-        *(config, engine, blobs, bodies, cold_reads, paths, _tag_id(storage), own_urls, allowed),
-        cold,
+        *(config, engine, blobs, bodies, cold_reads, Lookups(cold_reads), paths, _tag_id(storage)),
+        *(own_urls, allowed, touch, cold, None if storage.disk is None else storage.disk.catalog),
     )
     readiness = Readiness(faults, engine.journal, None if cold is None else cold.is_store_full)
     subscriptions = Driver(engine, WebhookSender(faults, allowed), timings, config.public_url)
@@ -210,19 +239,31 @@ async def _running(
         faults,
     )
     engine.abandon = server.abandon
-    server.faults = faults
+    timeouts = Timeouts(config.append_timeout)
+    server.overdue, engine.queue.overdue = timeouts.request_overdue, timeouts.append_overdue
+    queue = QueueLimits(config.queue_requests, config.queue_bytes, config.append_timeout)
+    engine.queue.limit(queue)
     pipeline = None
     if cold is not None and config.pipeline == "auto":
         pipeline = pipeline_beside(config, cold.jobs, faults, timings, own_key.text)
+    cold_numbers = None if cold is None else cold.numbers
     metrics = Metrics(
         server,
         engine,
         handlers.long_polls,
         handlers.sse,
-        None if cold is None else cold.numbers,
+        cold_numbers,
         subscriptions.numbers,
     )
-    table = RouteTable(build_rows(handlers, readiness, metrics), paths)
+    report = ServerReport(config, server, engine, None if cold is None else cold.state)
+    about_server = ServerDescriptors(report, handlers.reads.compression)
+    system = SystemStreamService(
+        engine,
+        Measurements(server, engine, handlers.long_polls, handlers.sse, cold_numbers),
+        SystemSettings(config.registry_stream == "on", config.metrics_stream, cold is None),
+        timings,
+    )
+    table = RouteTable(build_rows(handlers, readiness, metrics, about_server), paths)
     async with contextlib.AsyncExitStack() as stack:  # stops in the opposite order
         stack.callback(storage.close)
         blobs.start(loop)
@@ -231,6 +272,7 @@ async def _running(
             engine.listeners.append(blobs.collect)
         engine.start(loop, None if storage.disk is None else storage.disk.catalog)
         stack.push_async_callback(storage.journal.close)
+        await stack.enter_async_context(engine.queue.running(group))
         if cold is not None:
             await stack.enter_async_context(cold.running(group))
         handlers.reads.compression.start(loop)
@@ -240,10 +282,16 @@ async def _running(
         stack.callback(lambda: engine.submit_and_forget(NoOp(clock.now_ms())))
         stack.callback(engine.lifetimes.stop)
         await stack.enter_async_context(subscriptions.running(group))
+        engine.listeners.append(handlers.sse.heard)
+        await stack.enter_async_context(handlers.rules.running(group))
+        await stack.enter_async_context(handlers.shaped.running(group))
+        await stack.enter_async_context(touch.running(group))
+        await stack.enter_async_context(system.running(group))
         bodies.start(loop)
         stack.push_async_callback(bodies.close)
         stack.push_async_callback(server.close, config.shutdown_timeout)
         stack.callback(engine.end_watchers)
+        stack.callback(touch.end_waits)
         stack.callback(engine.hot_budget.close)
         stack.callback(server.stop_listening)
         urls = await Doors(server, table, config, clock, gate).open(tls)

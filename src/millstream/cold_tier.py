@@ -31,6 +31,7 @@ from millstream.config import Config
 from millstream.engine.engine import Engine
 from millstream.engine.threads import Threads
 from millstream.engine.timings import Timings
+from millstream.inspection.memory_report import ColdState
 from millstream.jobs.compaction import Policy
 from millstream.jobs.eraser_process import EraserProcess
 from millstream.jobs.erasure import Erasure
@@ -84,6 +85,7 @@ class ColdTier:
         """`own_key` is for the processes that the server starts itself."""
         timings = _timings_for(config, timings)
         self._objects = disk.objects
+        self._catalog_files = disk.catalog.shards + 1
         self._reader = SegmentReader(disk.objects, config.cold_cache_bytes)
         self.cold_reads = ColdReads(
             engine.machine,
@@ -200,6 +202,18 @@ class ColdTier:
             await stack.enter_async_context(self.memory.running(group))
             await stack.enter_async_context(self._room.running(group))
             yield
+
+    def state(self) -> ColdState:
+        return ColdState(
+            self.flusher.held_bytes,
+            self._reader.cached_bytes,
+            self._reader.cached_row_groups,
+            self._reader.arrow_bytes,
+            self.flusher.uploads,
+            self.flusher.upload_bytes,
+            self.cold_reads.loading,
+            self._catalog_files,
+        )
 
     def numbers(self) -> ColdNumbers:
         return ColdNumbers(

@@ -70,8 +70,8 @@ class Config:
         "",
         parse_optional_listen,
         "HOST:PORT",
-        "address with the operators' routes (/metrics, /__millstream/..., /__ursula/...) alone; "
-        "--listen has them too as long as it is on loopback",
+        "address with the operators' routes (/metrics, /__millstream/..., /__ursula/..., "
+        "/v1/server/...) alone; --listen has them too as long as it is on loopback",
         default_text="none when --listen is on loopback, else `127.0.0.1:4438`",
     )
     allowed_host: tuple[str, ...] | None = _setting(
@@ -135,6 +135,29 @@ class Config:
     )
     idle_timeout: float = _setting(
         75.0, parse_seconds, "TIME", "when a connection without a request is closed"
+    )
+    append_timeout: float = _setting(
+        3.0,
+        parse_seconds,
+        "TIME",
+        "how long an append waits for the log; then 408 append_timeout, and it may be kept all the "
+        "same; 0: for ever",
+    )
+    answer_timeout: float = _setting(
+        5.0,
+        parse_seconds,
+        "TIME",
+        "how long other requests wait for their answer to begin, a second more at most; then 408 "
+        "request_timeout; not live reads, uploads of snapshots nor operators' routes; 0: for ever",
+    )
+    queue_requests: int = _setting(
+        50_000, parse_count, "N", "requests that wait for the log at once; further appends get 429"
+    )
+    queue_bytes: int = _setting(
+        64 * MIB,
+        parse_size,
+        "SIZE",
+        "content that waits for the log at once; further appends get 429",
     )
     request_timeout: float = _setting(
         30.0,
@@ -248,6 +271,20 @@ class Config:
         parse_seconds,
         "TIME",
         "least time between two copies of the catalog in the cold store, for `millstream restore`",
+    )
+    registry_stream: str = _setting(
+        "on",
+        parse_choice("on", "off"),
+        "on|off",
+        "keep the stream `__registry__`, which tells of every stream that is created, forked, "
+        "deleted, expired or gets other rules; for 30 days",
+    )
+    metrics_stream: float = _setting(
+        10.0,
+        parse_seconds,
+        "TIME",
+        "how often the server's own numbers are written to the stream `__stream_metrics__`, while "
+        "there are clients; for 7 days; 0: never",
     )
     retention_interval: float = _setting(
         60.0, parse_seconds, "TIME", "how often buckets are looked over for content to give up"

@@ -23,6 +23,12 @@ class InvalidRequest(StreamError):
     code = "invalid_request"
 
 
+class TouchNotEnabled(StreamError):
+    """The stream's profile has no touches, or the stream ended while a client waited for one."""
+
+    code = "touch_not_enabled"
+
+
 class InvalidOffset(InvalidRequest):
     code = "invalid_offset"
 
@@ -59,6 +65,36 @@ class SnapshotConflict(StreamError):
     """The snapshot does not fit what the stream holds now."""
 
     code = "snapshot_conflict"
+
+
+class InvalidSchema(InvalidRequest):
+    """A schema, lens, profile, routing key or search config that cannot be installed."""
+
+    code = "invalid_schema"
+
+
+class SchemaViolation(InvalidRequest):
+    """An entry that does not keep to what its stream asks; nothing of its request is kept."""
+
+    code = "schema_violation"
+
+
+class StreamNotEmpty(StreamError):
+    """The first schema would speak of entries that were there before it."""
+
+    code = "stream_not_empty"
+
+
+class LensConflict(StreamError):
+    """The lens does not lead from the current version to the next."""
+
+    code = "lens_version_mismatch"
+
+
+class RulesChanged(StreamError):
+    """The schema or profile changed while the request was under way, again and again."""
+
+    code = "rules_changed"
 
 
 class RouteNotFound(StreamError):
@@ -155,6 +191,29 @@ class Overloaded(StreamError):
 
     code = "overloaded"
     retriable = True
+
+
+class QueueFull(StreamError):
+    """Too much waits for the log already. Nothing was done."""
+
+    code = "queue_full"
+    retriable = True
+
+
+class AppendTimeout(StreamError):
+    """The log takes too long: what was sent may be kept yet, or not."""
+
+    code = "append_timeout"
+    retriable = True
+    changed_nothing = False
+
+
+class RequestTimeout(StreamError):
+    """Whatever the request began goes on to its end, and no client hears of it."""
+
+    code = "request_timeout"
+    retriable = True
+    changed_nothing = False
 
 
 class StorageFull(StreamError):
@@ -276,6 +335,12 @@ class Forbidden(StreamError):
     """The key is good, and not for this."""
 
     code = "forbidden"
+
+
+class SystemStream(StreamError):
+    """A stream of the server's own: clients read it, and do nothing else with it."""
+
+    code = "system_stream"
 
 
 class KeyNotFound(StreamError):

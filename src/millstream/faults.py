@@ -30,8 +30,11 @@ Service = Literal[  # runs again and again: counts as failing until it has succe
     "blobs",
     "subscriptions",
     "webhooks",
+    "touch",
     "jobs",
     "pipeline",
+    "queue",
+    "system",
 ]
 Event = Literal[  # happens once: no later success belongs to it
     "apply",

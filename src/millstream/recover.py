@@ -67,6 +67,7 @@ def _recover(folder: DataFolder, catalog: Catalog, journal: Journal) -> Recovere
     replay = Replay(machine, load_skipped(folder.path))
     last_lsn = journal.replay(lsn, replay)
     machine.outbox.ended.clear()
+    machine.outbox.altered.clear()
     logger.info(
         "recovered",
         streams=len(machine.names),

@@ -38,8 +38,11 @@ def test_an_agents_run_is_read_whole_by_everybody(play: Callable[[str, int], Any
     assert told["refused"] == 409
 
 
-def test_a_stream_db_holds_what_was_written(play: Callable[[str, int], Any], weather: str) -> None:
-    told = play("stream_db.mjs", 2)
+@pytest.mark.parametrize("program", ["stream_db.mjs", "stream_db_of_state_protocol.mjs"])
+def test_a_stream_db_holds_what_was_written(
+    play: Callable[[str, int], Any], weather: str, program: str
+) -> None:
+    told = play(program, 2)
     for follower in told["followers"]:
         assert follower["content"] == told["expected"]
         if weather == "calm":

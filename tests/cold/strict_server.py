@@ -32,13 +32,13 @@ def start(self: Engine, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | No
     _start(self, loop, at_rest)
 
 
-def _watched(apply: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def watched(command: Any) -> Any:
-        _Watch.is_applying = True
+def _watched(apply: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(*args: Any) -> Any:
+        is_inner, _Watch.is_applying = _Watch.is_applying, True
         try:
-            return apply(command)
+            return apply(*args)
         finally:
-            _Watch.is_applying = False
+            _Watch.is_applying = is_inner
 
     return watched
 

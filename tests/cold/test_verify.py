@@ -154,6 +154,36 @@ def test_a_catalog_that_lacks_a_run_is_found_out(store: Store) -> None:
     assert re.search(r"stream \d+, bkt1/s0: expected runs of the messages 0 to 1", output)
 
 
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        ("last_ms = last_ms + 1", r"the append times should be from \d+ to \d+, found \d+ to \d+"),
+        ("first_ms = first_ms - 1", "the append times should be from"),
+        ("keys = x'08ffffffff00000000'", "the filter of its routing keys is damaged"),
+    ],
+)
+def test_a_run_that_is_found_by_what_is_not_so_is_named_and_salvaged(
+    store: Store, change: str, finding: str
+) -> None:
+    for path in (store.folder / "catalog").glob("shard-*.sqlite"):
+        db = sqlite3.connect(path)
+        db.execute(
+            f"UPDATE runs SET {change} WHERE stream_id IN"
+            " (SELECT stream_id FROM streams WHERE path = X'626B74312F7331')"  # bkt1/s1
+        )
+        db.commit()
+        db.close()
+    code, output = store.verify()
+    assert code == 1
+    name = re.escape(store.name_of(store.segment_of("s1")))
+    assert re.search(rf"run at message 0 in {name}: {finding}.*bkt1/s1", output), output
+    assert "1 difference in" in output
+    out = store.folder.parent / "out"
+    code, output = run_command("salvage", str(store.folder), str(out))
+    assert code == 0, output
+    assert run_command("verify", "--data-dir", str(out))[0] == 0
+
+
 def test_a_damaged_catalog_file_is_named(store: Store) -> None:
     path = store.folder / "catalog" / "shard-0001.sqlite"
     data = bytearray(path.read_bytes())

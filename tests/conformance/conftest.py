@@ -34,6 +34,8 @@ COLD_MODULES = (
     *("test_forks", "test_snapshots", "test_bootstrap", "test_bucketed_streams", "test_buckets"),
     *("test_expiry", "test_delete", "test_closing", "test_producers", "test_append_batch"),
     *("test_append_check_order", "test_creation", "test_listing", "test_subscriptions"),
+    *("test_system_streams",),
+    *("test_schemas", "test_profiles", "test_key_reads"),
 )
 
 

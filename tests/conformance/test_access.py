@@ -63,6 +63,20 @@ BELOW_STREAMS = [
     Route("DELETE", "/{b}/{n}/snapshot/" + START, "manage"),
     Route("GET", "/{b}/{n}/bootstrap", "read"),
     Route("POST", "/{b}/{n}/append-batch", "append", body=BATCH),
+    *(
+        Route(method, f"{path}/{name}{query}", "read")
+        for path in ("/v1/stream/{s}", "/{b}/{n}")
+        for name in ("_details", "_index_status")
+        for method, query in (("GET", ""), ("HEAD", ""), ("GET", "?live=true&timeout_ms=50"))
+    ),
+    Route("GET", "/{b}/{n}/touch/meta", "read"),
+    Route("POST", "/{b}/{n}/touch/wait", "read", body="{}"),
+    Route("POST", "/{b}/{n}/touch/templates/activate", "read", body="{}"),
+    Route("GET", "/{b}/{n}/_schema", "read"),
+    Route("POST", "/{b}/{n}/_schema", "manage", body="{}"),
+    Route("GET", "/{b}/{n}/_profile", "read"),
+    Route("POST", "/{b}/{n}/_profile", "manage", body="{}"),
+    Route("GET", "/{b}/{n}/pk/k", "read"),
 ]
 ON_BUCKETS = [
     Route("GET", "/{b}", "read", "{b}/**"),
@@ -91,6 +105,10 @@ OF_OPERATORS = [
         ("PUT", "/__millstream/retention/{b}", "{}"),
         ("DELETE", "/__millstream/retention/{b}", ""),
         ("GET", "/__ursula/metrics", ""),
+        ("GET", "/v1/server/_details", ""),
+        ("HEAD", "/v1/server/_details", ""),
+        ("GET", "/v1/server/_mem", ""),
+        ("HEAD", "/v1/server/_mem", ""),
         ("POST", "/__ursula/flush-cold/{b}/{n}", ""),
         ("POST", "/__millstream/jobs/compact", ""),
         ("GET", "/__millstream/jobs/nine/tasks/0", ""),
@@ -268,6 +286,7 @@ def test_a_refusal_is_the_same_for_what_exists_and_what_does_not(
 
 def test_health_preflights_and_public_keys_need_no_key(world: World) -> None:
     assert world.client.get("/healthz").status == 200
+    assert world.client.get("/health").status == 200
     assert world.client.get("/readyz").status == 200
     assert world.client.call("OPTIONS", "/v1/stream/docs/a").status == 204
     assert world.client.get("/v1/stream/__ds/jwks.json").status == 200

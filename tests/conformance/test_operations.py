@@ -224,7 +224,8 @@ def test_every_metric_is_documented_and_every_documented_one_is_there(tmp_path: 
 
 
 def test_the_json_metrics_are_documented_and_say_what_happened(tmp_path: Path) -> None:
-    with running_server(tmp_path) as server, contextlib.closing(Api(server)) as api:
+    alone = ("--registry-stream", "off", "--metrics-stream", "0")
+    with running_server(tmp_path, *alone) as server, contextlib.closing(Api(server)) as api:
         api.stream(b"one", b"two", path="/v1/stream/tools/a")
         assert api.get("/v1/stream/missing").status == 404
         assert api.post("/__ursula/flush-cold/tools/a").status == 200

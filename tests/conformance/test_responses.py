@@ -246,7 +246,7 @@ def test_a_wrong_method_is_told_the_right_ones(memory_api: Api, method: str) -> 
         assert {name.strip() for name in reply.headers["allow"].split(",")} == STREAM_METHODS
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+@pytest.mark.parametrize("path", ["/health", "/healthz", "/readyz", "/metrics"])
 def test_operational_paths_only_answer_reads(memory_api: Api, path: str) -> None:
     reply = memory_api.post(path, b"x", content_type=TEXT)
     assert reply.status == 405

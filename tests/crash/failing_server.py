@@ -32,15 +32,15 @@ def start(self: Engine, loop: asyncio.AbstractEventLoop, at_rest: Deadlines | No
     _start(self, loop, at_rest)
     apply = self.machine.apply_append
 
-    def apply_append(command: Append) -> Outcome:
+    def apply_append(command: Append, *entry: Any) -> Outcome:
         if FAILS_BEFORE in command.data:
             raise InjectedFault("before it was applied")
-        outcome = apply(command)
+        outcome = apply(command, *entry)
         if FAILS_AFTER in command.data:
             raise InjectedFault("when it was half done")
         return outcome
 
-    self.machine.apply_append = apply_append  # type: ignore[method-assign]
+    self.machine.apply_append = apply_append  # type: ignore[method-assign,assignment]
 
 
 def appended(waiting: Any, outcome: Outcome) -> None:

@@ -171,9 +171,9 @@ def make_apply_faulty() -> None:
 
 
 def _faulty_apply(original: Any, name: str) -> Any:
-    def faulty(command: Any) -> Any:
+    def faulty(command: Any, *entry: Any) -> Any:
         faults.maybe(name, APPLY_SHARE)
-        outcome = original(command)
+        outcome = original(command, *entry)
         faults.maybe(f"{name}, after it", APPLY_SHARE)
         return outcome
 

@@ -19,7 +19,7 @@ from tests.crash.verify import read_stream
 from tests.crash.wal_files import load_wal, parse_records, segment_names
 from tests.crash.writers import BASE
 from tests.support.http import Client
-from tests.support.server import ServerProcess
+from tests.support.server import NO_OWN_STREAMS, ServerProcess
 
 State = dict[str, tuple[Kind, Content, bool]]  # by stream: kind, content, closed
 
@@ -159,7 +159,7 @@ def order_steps(groups: Sequence[Sequence[Step]], payloads: Sequence[bytes]) -> 
 def leave_reference_store(folder: Path, *flags: str) -> Story:
     """A data folder as kill -9 leaves it right after the last answer."""
     groups = reference_groups()
-    server = ServerProcess(folder, *flags)
+    server = ServerProcess(folder, *NO_OWN_STREAMS, *flags)
     try:
         tell(server, groups)
     finally:

@@ -23,7 +23,7 @@ from millstream.errors import StreamError
 from millstream.faults import Faults
 from millstream.formats.blocks import Block
 from millstream.formats.layout import StreamId
-from millstream.formats.runs import Run, Segment, segment_name
+from millstream.formats.runs import Run, Segment, index_problem, segment_name
 from millstream.formats.segment import Content, encode_segment
 from millstream.http.message import Request
 from millstream.http.server import HttpLimits, Listener, Server
@@ -45,6 +45,7 @@ from millstream.tier.catalog import (
 )
 from millstream.tier.objects import ColdSettings, ObjectStore
 from millstream.tier.segments import SegmentReader
+from tests.support.blocks import messages_of
 
 STORE_ID = "spark-test"
 LIMITS = HttpLimits(
@@ -147,7 +148,9 @@ class World:
             assert (run.first_ordinal, run.first_byte) == place
             places[run.stream_id] = (run.end_ordinal, run.end_byte)
             found = messages.setdefault(run.stream_id, [])
-            found += _messages(reader.load_runs(segment, [run])[0])
+            [block] = reader.load_runs(segment, [run])
+            assert index_problem(run, block) is None
+            found += _messages(block)
         return messages
 
     def located_runs(self) -> list[tuple[Segment, Run]]:
@@ -199,17 +202,19 @@ class World:
 
 
 def _content(stream: Growing, ordinal: int, byte: int, fresh: list[Message]) -> Content:
-    blocks = [Block(data, None, time_ms) for data, time_ms in fresh]
+    blocks = [Block(data, None, time_ms, _key_of(data)) for data, time_ms in fresh]
     return Content(StreamId(stream.stream_id), stream.path, stream.is_json, ordinal, byte, blocks)
 
 
+def _key_of(data: bytes) -> bytes | None:
+    """Every message has the key that its length says."""
+    return (None, b"", b"tenant-%d" % len(data))[len(data) % 3]
+
+
 def _messages(block: Block) -> list[Message]:
-    ends = [len(block.data)] if block.ends is None else list(block.ends)
-    times = [block.times] * len(ends) if isinstance(block.times, int) else list(block.times)
-    return [
-        (block.data[start:end], time_ms)
-        for start, end, time_ms in zip([0, *ends[:-1]], ends, times, strict=True)
-    ]
+    messages = messages_of(block)
+    assert [message.key for message in messages] == [_key_of(message.data) for message in messages]
+    return [message[:2] for message in messages]
 
 
 def fill(world: World, seed: int, *, streams: int, flushes: int, message_bytes: int) -> None:

@@ -20,6 +20,9 @@ START_SECONDS_MAX = 120.0  # only a fault reaches it, however busy the machine i
 SMALL_LOG = ("--wal-segment-bytes", "4MiB")
 LISTENING = "0A"  # in /proc/net/tcp
 
+# Where every record of the log has to be a request of the test's own.
+NO_OWN_STREAMS = ("--registry-stream", "off", "--metrics-stream", "0")
+
 # Nearly everything is cold: each append is flushed, every few are checkpointed, streams leave
 # memory, and what is read is rarely still in the cache.
 MOSTLY_COLD = (

@@ -26,10 +26,11 @@ def stream(
 ) -> StreamRow:
     stream_id, path = StreamId(number), b"a/%d" % number
     origin = None if source is None else (StreamId(source), b"a/%d" % source, *own, 0)
+    places = map(Position._make, (first, own, cold, tail))
     image = StreamImage(
         *(stream_id, path, b"text/plain", 0, 0, None, None, True, 0, closed, False),
         *(forks, origin, producers, None, None),
-        *map(Position._make, (first, own, cold, tail)),
+        *(next(places), next(places), next(places), next(places)),
     )
     return StreamRow(stream_id, path, None, True, 0, encode_image(image))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from millstream.access.key_text import NewKey, read_header
-from millstream.access.scopes import Rule, Scope, parse_rule
+from millstream.access.scopes import EVERYTHING, Rule, Scope, parse_rule
 from millstream.clock import Clock
 from millstream.errors import Forbidden, InvalidRequest, Unauthorized
 from millstream.limits import ACCESS_GRANTS_CACHED, ACCESS_VERDICTS_CACHED
@@ -56,6 +56,11 @@ class Grant:
         """Every stream that the pattern names, now and ever."""
         return self._is_admin or any(
             rule.scope is scope and rule.covers_pattern(pattern) for rule in self._rules
+        )
+
+    def allows_everything(self, scope: Scope) -> bool:
+        return self._is_admin or any(
+            rule.scope is scope and rule.pattern == EVERYTHING for rule in self._rules
         )
 
     def allows_some_in(self, scope: Scope, bucket: bytes) -> bool:

@@ -19,9 +19,11 @@ control.py    what the two share
 jobs.py       jobs of the data pipeline: ask, tasks, results, commit
 namespace.py  buckets
 listings.py   what there is, page by page: streams and buckets
+inspection.py what a stream and the server tell of themselves
 snapshots.py, bootstrap.py, batches.py, forks.py      what hangs below a stream
 flush_cold.py, flush_all.py, retention.py, garbage.py for operators
 slow_requests.py  requests that take time, and are answered whatever happens
-operations.py, json_metrics.py  /healthz, /readyz, /metrics, /__ursula/metrics
+steps.py      answers made in many short steps
+operations.py, json_metrics.py  /health, /healthz, /readyz, /metrics, /__ursula/metrics
 errors.py     the one table from errors to status codes
 """

@@ -9,8 +9,10 @@ from millstream.access.scopes import Scope
 from millstream.api.errors import respond_error
 from millstream.api.paths import V1_STREAM
 from millstream.api.routing import Route, RouteTable
+from millstream.api.system_streams import check_use
 from millstream.errors import RouteNotFound, StreamError
 from millstream.http.message import Request
+from millstream.state.system_streams import SYSTEM_KEYS
 
 
 class Gate(Protocol):
@@ -72,4 +74,7 @@ class App:
         request.route = action.label or route.label
         if self.gate is not None and action.scope is not None:
             self.gate.check(request, action.scope, key)
+        if key in SYSTEM_KEYS:
+            assert key is not None
+            check_use(request, action, key)
         action.handle(request, *arguments)

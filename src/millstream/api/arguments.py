@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import KeysView
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -11,7 +12,9 @@ from millstream.limits import (
     INTEGER_MAX,
     LONG_POLL_SECONDS_MAX,
     PRODUCER_ID_BYTES_MAX,
+    ROUTING_KEY_BYTES_MAX,
     STREAM_SEQ_BYTES_MAX,
+    TIME_HINT_AHEAD_MS_MAX,
 )
 from millstream.protocol import durations
 from millstream.protocol.offsets import NOW_TOKEN, Offset, decode_offset
@@ -21,7 +24,8 @@ _STRICT_INTEGER = re.compile(rb"0|[1-9][0-9]{0,15}")
 
 _PRODUCER_HEADERS = frozenset((b"producer-id", b"producer-epoch", b"producer-seq"))
 # An append without any of these is data and nothing else.
-WRITER_HEADERS = _PRODUCER_HEADERS | {b"stream-closed", b"stream-seq"}
+ENTRY_HEADERS = frozenset((b"stream-key", b"stream-timestamp"))
+WRITER_HEADERS = _PRODUCER_HEADERS | ENTRY_HEADERS | {b"stream-closed", b"stream-seq"}
 
 Headers = dict[bytes, bytes]
 
@@ -70,6 +74,29 @@ def stream_seq(headers: Headers) -> bytes | None:
     if value is not None and len(value) > STREAM_SEQ_BYTES_MAX:
         raise InvalidRequest(f"Stream-Seq must not exceed {STREAM_SEQ_BYTES_MAX} bytes")
     return value
+
+
+def routing_key(headers: Headers) -> bytes | None:
+    """Of all entries of a request; empty is as good as absent."""
+    key = headers.get(b"stream-key")
+    if key is not None and len(key) > ROUTING_KEY_BYTES_MAX:
+        raise InvalidRequest(f"Stream-Key must not exceed {ROUTING_KEY_BYTES_MAX} bytes")
+    return key or None
+
+
+def time_hint_ms(headers: Headers, now_ms: int) -> int | None:
+    """When the entries happened, as their writer has it. Far ahead of this clock it is refused: it
+    would be a mistake, and no later entry could come before it."""
+    text = headers.get(b"stream-timestamp")
+    if text is None:
+        return None
+    hint_ms = durations.decode_moment_ms(text, "Stream-Timestamp")
+    if hint_ms > now_ms + TIME_HINT_AHEAD_MS_MAX:
+        raise InvalidRequest(
+            f"Stream-Timestamp is more than {TIME_HINT_AHEAD_MS_MAX // 60_000} minutes ahead of "
+            "this server's clock"
+        )
+    return max(hint_ms, 0)
 
 
 class Lifetime(NamedTuple):
@@ -148,9 +175,15 @@ class Query:
         live = self.one(b"live")
         if live in (None, b"sse", b"long-poll"):
             return live
-        if live == b"true":
+        if live in (b"true", b"1"):
             return b"long-poll"
+        if live in (b"", b"false", b"0"):
+            return None
         raise InvalidRequest("live must be long-poll or sse")
+
+    def names(self) -> KeysView[bytes]:
+        """The parameters that were sent."""
+        return self._values.keys()
 
     def max_bytes(self, limit: int) -> int | None:
         """At most the limit; None when the request does not say."""

@@ -13,26 +13,26 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.api import arguments
+from millstream.api.entry_writes import as_entries, set_content, takes_long
 from millstream.api.errors import STATUS, error_headers, respond_error
 from millstream.api.frames import Frames, join, join_json, split_frames
 from millstream.api.headers import JSON
 from millstream.api.large_bodies import LargeBodies, is_large_json
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.errors import (
-    EmptyBody,
-    StreamClosed,
-    StreamError,
-)
+from millstream.errors import EmptyBody, RulesChanged, StreamClosed, StreamError
 from millstream.formats.layout import StreamId
 from millstream.http.message import Request
-from millstream.limits import LARGE_BODY_BYTES
+from millstream.limits import LARGE_BODY_BYTES, RULES_TRIES_MAX
 from millstream.protocol import content_types
+from millstream.protocol.json_pieces import LargeMessages
 from millstream.protocol.offsets import Position
+from millstream.schemas.admission import Admitted, admit
 from millstream.state.buckets import split_key
 from millstream.state.commands import Append
 from millstream.state.decisions import bucket_not_found, decide_append, is_final
 from millstream.state.outcomes import Done, Outcome
+from millstream.state.rules import Rules
 from millstream.state.stream import Stream
 
 _ENTRY = b'{"status":204,"stream_next_offset":"%016d_%016d","stream_closed":false}'
@@ -44,6 +44,16 @@ class Waiting(NamedTuple):
     stream: Stream
     command: Append
     counts: list[int]
+    key: bytes
+    tries_left: int
+
+
+class _Read(NamedTuple):
+    """A batch that was read, under these rules if the stream had some."""
+
+    frames: Frames
+    rules: Rules | None
+    admitted: Admitted | None  # None: its messages have neither rules nor keys
 
 
 class Batches:
@@ -53,6 +63,9 @@ class Batches:
         self._bodies = bodies
 
     def append(self, request: Request, key: bytes) -> None:
+        self._try(request, key, RULES_TRIES_MAX)
+
+    def _try(self, request: Request, key: bytes, tries_left: int) -> None:
         self._check_bucket(key)
         payloads = split_frames(request.body)
         claim = arguments.producer_claim(request.headers)
@@ -61,25 +74,34 @@ class Batches:
         except StreamError as error:
             _respond_all(request, len(payloads), error)
             return
-        is_json, bodies = stream.is_json, self._bodies
+        is_json, rules, bodies = stream.is_json, stream.rules, self._bodies
+        header_key, now_ms = arguments.routing_key(request.headers), self._clock.now_ms()
 
-        def work() -> Frames:
+        def work() -> _Read:
             if is_json:
-                return join_json(payloads, bodies.split_json, bodies.messages_max)
-            return join(payloads)
+                frames = join_json(payloads, bodies.split_json, bodies.messages_max)
+            else:
+                frames = join(payloads)
+            return _Read(frames, rules, _admitted(frames, rules, header_key, now_ms))
 
-        def done(frames: Frames) -> None:
-            self._append(request, key, claim, frames)
+        def done(read: _Read) -> None:
+            self._append(request, key, claim, read, tries_left)
 
-        if is_large_json(request.body):
+        if is_large_json(request.body) or (rules is not None and takes_long(request.body)):
             bodies.run(request, work, done)
         else:
             done(work())
 
     def _append(
-        self, request: Request, key: bytes, claim: arguments.ProducerClaim | None, frames: Frames
+        self,
+        request: Request,
+        key: bytes,
+        claim: arguments.ProducerClaim | None,
+        read: _Read,
+        tries_left: int,
     ) -> None:
         """The stream may be another one by now, or none."""
+        frames = read.frames
         if claim is not None and 0 in frames.counts:
             raise EmptyBody("a frame is empty; with producer headers all frames count or none")
         now_ms = self._clock.now_ms()
@@ -90,9 +112,14 @@ class Batches:
             return
         content_type = request.headers.get(b"content-type", content_types.DEFAULT_CONTENT_TYPE)
         command = _command(now_ms, stream.stream_id, frames, content_types.essence(content_type))
+        hint_ms = arguments.time_hint_ms(request.headers, now_ms)
+        if read.admitted is not None or hint_ms is not None:
+            command = as_entries(command, request.headers, stream)
+            if read.admitted is not None:
+                set_content(command, read.admitted, read.rules)
         if claim is not None:
             command.producer_id, command.producer_epoch, command.producer_seq = claim
-        waiting = Waiting(request, stream, command, frames.counts)
+        waiting = Waiting(request, stream, command, frames.counts, key, tries_left)
         decided = decide_append(stream, command)
         if decided is not None and is_final(decided):
             self._appended(waiting, decided)
@@ -107,9 +134,14 @@ class Batches:
         if split_key(key)[0] not in self._engine.machine.names.buckets:
             raise bucket_not_found()
 
-    @staticmethod
-    def _appended(waiting: Waiting, outcome: Outcome) -> None:
-        request, stream, command, counts = waiting
+    def _appended(self, waiting: Waiting, outcome: Outcome) -> None:
+        request, stream, command, counts, key, tries_left = waiting
+        if isinstance(outcome, RulesChanged) and tries_left:
+            try:
+                self._try(request, key, tries_left - 1)
+            except StreamError as error:
+                respond_error(request, error)
+            return
         if isinstance(outcome, StreamError):
             if command.producer_id is None:
                 _respond_all(request, len(counts), outcome)
@@ -143,6 +175,19 @@ def _command(now_ms: int, stream_id: StreamId, frames: Frames, content_type: byt
     if len(pieces) == 1 and len(pieces[0]) < LARGE_BODY_BYTES:
         return Append(now_ms, stream_id, pieces[0], encoded_ends, count, content_type)
     return Append(now_ms, stream_id, b"", encoded_ends, count, content_type, pieces=pieces)
+
+
+def _admitted(
+    frames: Frames, rules: Rules | None, header_key: bytes | None, now_ms: int
+) -> Admitted | None:
+    """Raises SchemaViolation, for the whole batch."""
+    if rules is None and header_key is None:
+        return None
+    ends = frames.ends.tobytes() if len(frames.ends) > 1 else b""
+    content = LargeMessages(frames.pieces, ends, len(frames.ends))
+    if rules is None or not content.total:
+        return Admitted(content, header_key)
+    return admit(rules, content, header_key, now_ms)
 
 
 def _content_bytes(command: Append) -> int:

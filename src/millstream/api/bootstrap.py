@@ -20,6 +20,7 @@ from millstream.api.compression import Compression
 from millstream.api.errors import respond_error
 from millstream.api.headers import NO_STORE
 from millstream.api.reads import Reads
+from millstream.api.shapes import promoter
 from millstream.api.snapshots import no_blob
 from millstream.cold.blob_worker import BlobWorker
 from millstream.cold.cold_reads import ColdReads
@@ -107,6 +108,8 @@ class Bootstrap:
         self._boundary = b"millstream-" + secrets.token_hex(16).encode()
         self._snapshot_type = snapshot.content_type if snapshot else DEFAULT_CONTENT_TYPE
         self._comma_bytes = 1 if stream.is_json else 0
+        self._promote = promoter(stream.rules, log.first_ordinal)
+        self._written = log.first_ordinal  # messages
         self._stream = stream
         self._cold_reads = cold_reads
         self.position = log.first  # behind what is written or collected
@@ -218,7 +221,11 @@ class Bootstrap:
         parts: list[bytes] = []
         size = 0
         for end in ends:
-            parts += (separator, data[start : end - comma])
+            message = data[start : end - comma]
+            if self._promote is not None:
+                message = self._promote(self._written, message)
+            self._written += 1
+            parts += (separator, message)
             size += len(separator) + end - start
             start = end
             if size >= BOOTSTRAP_PIECE_BYTES:

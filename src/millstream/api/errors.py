@@ -13,6 +13,9 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.InvalidOffset: 400,
     errors.InvalidJson: 400,
     errors.EmptyBody: 400,
+    errors.InvalidSchema: 400,
+    errors.SchemaViolation: 400,
+    errors.StreamNotEmpty: 400,
     errors.ProducerEpochStart: 400,
     errors.InvalidSubscriptionRequest: 400,
     errors.WebhookUrlRejected: 400,
@@ -20,8 +23,10 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.TokenExpired: 401,
     errors.Unauthorized: 401,
     errors.Forbidden: 403,
+    errors.SystemStream: 403,
     errors.ProducerFenced: 403,
     errors.StreamNotFound: 404,
+    errors.TouchNotEnabled: 404,
     errors.RouteNotFound: 404,
     errors.BucketNotFound: 404,
     errors.SnapshotNotFound: 404,
@@ -29,6 +34,8 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.JobNotFound: 404,
     errors.KeyNotFound: 404,
     errors.MethodNotAllowed: 405,
+    errors.AppendTimeout: 408,
+    errors.RequestTimeout: 408,
     errors.BucketExists: 409,
     errors.BucketNotEmpty: 409,
     errors.SnapshotConflict: 409,
@@ -46,11 +53,14 @@ STATUS: dict[type[errors.StreamError], int] = {
     errors.NoPendingWork: 409,
     errors.InvalidAck: 409,
     errors.JobConflict: 409,
+    errors.LensConflict: 409,
+    errors.RulesChanged: 409,
     errors.ResultRefused: 409,
     errors.StreamGone: 410,
     errors.OffsetGone: 410,
     errors.BodyTooLarge: 413,
     errors.TooManyMessages: 413,
+    errors.QueueFull: 429,
     errors.AppendOutcomeUnknown: 500,
     errors.JobFailed: 500,
     errors.DamagedSegment: 500,
@@ -83,7 +93,7 @@ def error_headers(error: errors.StreamError) -> bytes:
         return f"allow: {error.allow}\r\n".encode()
     if isinstance(error, errors.Unauthorized | errors.TokenInvalid | errors.TokenExpired):
         return b"www-authenticate: Bearer\r\n"
-    if STATUS[type(error)] == 503:
+    if STATUS[type(error)] in (429, 503):
         return b"retry-after: 1\r\n"
     return b""
 

@@ -7,9 +7,9 @@ names at a time and lets others have the loop in between.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -18,17 +18,18 @@ from millstream.access.gate import Grant
 from millstream.access.scopes import Scope
 from millstream.api.arguments import Query
 from millstream.api.compression import Compression
-from millstream.api.errors import respond_error
 from millstream.api.headers import JSON
+from millstream.api.steps import Steps, take_steps
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
-from millstream.errors import InvalidRequest, StreamError
+from millstream.errors import InvalidRequest
 from millstream.http.message import Request
+from millstream.inspection.stream_report import profile_kind, sealed_through
+from millstream.limits import LISTED_PLACE_MAX
 from millstream.protocol.content_types import JSON_CONTENT_TYPE
 from millstream.protocol.durations import encode_timestamp
-from millstream.protocol.offsets import BEGINNING_TOKEN, encode_offset
 from millstream.protocol.patterns import DEFAULT_BUCKET, path_of, text_of
-from millstream.state.buckets import Bucket, Namespace, split_key
+from millstream.state.buckets import Bucket, split_key
 from millstream.state.stream import Stream
 
 _END = b"\xff"  # behind every UTF-8
@@ -39,7 +40,8 @@ KEYS_AT_ONCE = 1000  # names looked at before others get the loop: a few millise
 STREAMS_AT_ONCE = 50  # streams looked up before that: one at rest is read from the catalog
 
 Wanted = Callable[[bytes], bool]
-Steps = Generator[None]  # each step is short; `Listings._take_steps` takes them one by one
+Entry = dict[str, object]  # of one stream
+KeysFrom = Callable[..., Iterator[bytes]]  # `Namespace.keys_from`
 
 
 class Listings:
@@ -58,41 +60,55 @@ class Listings:
         prefix, after = _text(query, b"prefix"), _text(query, b"after")
         root = bucket + b"/"
         readable = _readable(request)
-        keys = _Range(self._names, root + prefix, root + prefix + _END, readable)
+        names = self._shown_names(request, query)
+        keys = _Range(names, root + prefix, root + prefix + _END, readable)
         keys.go_behind(root + after)
 
-        def respond(streams: list[Stream]) -> None:
+        def respond(streams: list[Entry]) -> None:
             page, has_more = streams[:limit], len(streams) > limit
             body = {
                 "bucket_id": bucket.decode(),
                 "prefix": prefix.decode(),
                 "stream_count": len(page),
-                "streams": [_bucket_entry(stream) for stream in page],
-                "next_cursor": _stream_id(page[-1]) if has_more else None,
+                "streams": page,
+                "next_cursor": page[-1]["stream_id"] if has_more else None,
                 "has_more": has_more,
             }
             self._respond(request, body)
 
         at_once = _at_once(limit + 1, readable)
-        self._take_steps(request, self._collect([keys], 0, limit + 1, at_once, respond))
+        steps = self._collect([keys], 0, limit + 1, at_once, _bucket_entry, respond)
+        take_steps(self._engine, request, steps)
 
     def list_all(self, request: Request, query: Query) -> None:
         """Every stream of the server as descriptors; by place (`offset`) or behind a name."""
         limit = _limit(query, LIST_LIMIT_MAX, default=LIST_ALL_DEFAULT)
-        skipped, after = _whole_number(query, b"offset", 0), _text(query, b"after")
+        skipped, after = _place(query), _text(query, b"after")
 
-        def respond(streams: list[Stream]) -> None:
-            body = [_descriptor(stream) for stream in streams]
-            self._respond(request, body)
+        def respond(streams: list[Entry]) -> None:
+            self._respond(request, streams)
 
         readable = _readable(request)
-        ranges, at_once = self._all_keys(after, readable), _at_once(skipped + limit, readable)
-        self._take_steps(request, self._collect(ranges, skipped, limit, at_once, respond))
+        ranges = self._all_keys(after, readable, self._shown_names(request, query))
+        at_once = _at_once(skipped + limit, readable)
+        steps = self._collect(ranges, skipped, limit, at_once, _descriptor, respond)
+        take_steps(self._engine, request, steps)
 
-    def _all_keys(self, after: bytes, readable: Wanted | None) -> list[_Range]:
+    def _shown_names(self, request: Request, query: Query) -> KeysFrom:
+        """The server's own streams are shown to clients that ask for them and may read them."""
+        keys_from = self._names.keys_from
+        if (query.one(b"system") or b"").lower() != b"true":
+            return keys_from
+        grant: Grant | None = request.grant
+        if grant is not None and not grant.allows_everything(Scope.READ):
+            return keys_from
+        return partial(keys_from, with_hidden=True)
+
+    @staticmethod
+    def _all_keys(after: bytes, readable: Wanted | None, names: KeysFrom) -> list[_Range]:
         """Names in the default bucket are shown without it, but for those that would then seem to
         be in another bucket: two orders that have to be merged."""
-        names, end = self._names, _DEFAULT_ROOT + _END
+        end = _DEFAULT_ROOT + _END
         bare = _Range(names, _DEFAULT_ROOT, end, _both(lambda key: path_of(key) != key, readable))
         whole = [
             _Range(names, b"", _DEFAULT_ROOT, readable),
@@ -111,9 +127,10 @@ class Listings:
         skipped: int,
         limit: int,
         at_once: int,
-        respond: Callable[[list[Stream]], None],
+        describe: Callable[[Stream], Entry],
+        respond: Callable[[list[Entry]], None],
     ) -> Steps:
-        found: list[Stream] = []
+        found: list[Entry] = []
         looked_up = 0
         now_ms = self._clock.now_ms()
         while len(found) < limit:
@@ -132,24 +149,11 @@ class Listings:
                 continue
             stream = self._engine.machine.look_up(key)
             if stream is not None and not self._engine.lifetimes.is_over(stream, now_ms):
-                found.append(stream)
+                found.append(describe(stream))
             looked_up += 1
             if looked_up % STREAMS_AT_ONCE == 0:
                 yield
         respond(found)
-
-    def _take_steps(self, request: Request, steps: Steps) -> None:
-        try:
-            next(steps)
-        except StopIteration:
-            return
-        except StreamError as error:
-            respond_error(request, error)
-            return
-        except Exception:
-            self._engine.abandon(request)  # no client waits for ever; the loop hears the error
-            raise
-        asyncio.get_running_loop().call_soon(self._take_steps, request, steps)
 
     def list_buckets(self, request: Request, query: Query) -> None:
         limit = _limit(query, LIST_LIMIT_MAX)
@@ -167,9 +171,8 @@ class Listings:
             self._respond(request, body)
 
         readable = _readable(request)
-        self._take_steps(
-            request, self._collect_buckets(prefix, after, limit + 1, readable, respond)
-        )
+        steps = self._collect_buckets(prefix, after, limit + 1, readable, respond)
+        take_steps(self._engine, request, steps)
 
     def _collect_buckets(
         self,
@@ -202,12 +205,12 @@ class _Range:
 
     def __init__(
         self,
-        names: Namespace,
+        keys_from: KeysFrom,
         first: bytes,
         end: bytes,
         wanted: Wanted | None = None,
     ) -> None:
-        self._names = names
+        self._keys_from = keys_from
         self._next, self._is_inclusive = first, True
         self._end = end
         self._wanted = wanted
@@ -222,7 +225,7 @@ class _Range:
         """Anew each time: names come and go between two looks."""
         if self.is_over:
             return
-        found = self._names.keys_from(self._next, inclusive=self._is_inclusive)
+        found = self._keys_from(self._next, inclusive=self._is_inclusive)
         looked_at = 0
         for key in islice(found, count):
             if key >= self._end:
@@ -268,6 +271,17 @@ def _whole_number(query: Query, name: bytes, default: int) -> int:
     return int(text)
 
 
+def _place(query: Query) -> int:
+    """Names before the place are passed over one by one: deep in a long list, that takes long."""
+    place = _whole_number(query, b"offset", 0)
+    if place > LISTED_PLACE_MAX:
+        raise InvalidRequest(
+            f"offset must not exceed {LISTED_PLACE_MAX}; go on behind the last name you were"
+            " shown with after=NAME"
+        )
+    return place
+
+
 def _text(query: Query, name: bytes) -> bytes:
     text = query.one(name) or b""
     try:
@@ -285,13 +299,9 @@ def _bucket_line(bucket: Bucket) -> dict[str, object]:
     }
 
 
-def _stream_id(stream: Stream) -> str:
-    return split_key(stream.path)[1].decode()
-
-
-def _bucket_entry(stream: Stream) -> dict[str, object]:
+def _bucket_entry(stream: Stream) -> Entry:
     return {
-        "stream_id": _stream_id(stream),
+        "stream_id": split_key(stream.path)[1].decode(),
         "status": "Closed" if stream.closed else "Open",
         "content_type": stream.content_type.decode("latin-1"),
         "tail_offset": stream.tail,
@@ -300,7 +310,7 @@ def _bucket_entry(stream: Stream) -> dict[str, object]:
     }
 
 
-def _descriptor(stream: Stream) -> dict[str, object]:
+def _descriptor(stream: Stream) -> Entry:
     deadline = stream.deadline_ms(max(stream.touched_ms, stream.accessed_ms))
     sealed = sealed_through(stream)
     return {
@@ -311,16 +321,5 @@ def _descriptor(stream: Stream) -> dict[str, object]:
         "next_offset": stream.tail,
         "sealed_through": sealed,
         "uploaded_through": sealed,  # a segment is in the store before the state hears of it
-        "profile": "generic",
+        "profile": profile_kind(stream),
     }
-
-
-def sealed_through(stream: Stream) -> str:
-    """Up to where the stream's own content lies in segments, `-1` when nothing does.
-
-    What a fork inherited is its source's to tell. What was trimmed counts: it is nowhere else.
-    """
-    log = stream.log
-    cold = (log.cold_ordinal, log.cold_byte) if log.cold_byte > log.own_byte else (0, 0)
-    place = max(cold, (log.first_ordinal, log.first_byte))
-    return BEGINNING_TOKEN.decode() if place == (0, 0) else encode_offset(*place)

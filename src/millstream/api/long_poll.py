@@ -154,7 +154,7 @@ class LongPoll:
     def answer(self) -> None:
         stream = self._stream
         if stream.deleted:
-            respond_error(self._request, self._ended())
+            respond_error(self._request, ended(stream))
         elif stream.log.tail_ordinal > self._start.ordinal:
             # What came may be cold already, when memory is short.
             reads, start = self._polls.reads, self._start
@@ -179,11 +179,11 @@ class LongPoll:
         else:
             reads.compression.respond_encoded(request, headers, body, encoding)
 
-    def _ended(self) -> StreamError:
-        if self._stream.forks:
-            return gone(self._stream)
-        return StreamNotFound("stream does not exist any more")
-
     def _cursor_header(self) -> bytes:
         cursor = next_cursor(self._cursor, self._polls.clock.now_ms())
         return b"stream-cursor: %d\r\n" % cursor
+
+
+def ended(stream: Stream) -> StreamError:
+    """What readers hear who waited when the stream was deleted or expired."""
+    return gone(stream) if stream.forks else StreamNotFound("stream does not exist any more")

@@ -30,6 +30,10 @@ def respond_health(request: Request) -> None:
     request.respond(200, TEXT, b"ok\n")
 
 
+def respond_health_json(request: Request) -> None:
+    request.respond(200, JSON, b'{"ok":true}')
+
+
 class Readiness:
     """/readyz: 200 while the server does all that it promises, else 503 with the reasons."""
 
@@ -181,6 +185,15 @@ class Metrics:
             "millstream_disk_full",
             "1 while only what makes room is taken, else 0",
             int(self._engine.journal.is_full),
+        )
+        queue = self._engine.queue
+        yield CounterMetricFamily(
+            "millstream_queue_refused",
+            "Appends refused: too much waited for the log",
+            queue.refused,
+        )
+        yield CounterMetricFamily(
+            "millstream_append_timeouts", "Appends that the log kept waiting", queue.timed_out
         )
         yield GaugeMetricFamily(
             "millstream_journal_depth",

@@ -7,9 +7,9 @@ an encoded slash stays part of a name. Listings show names in that notation: it 
 no two streams look the same, and in which streams are sorted.
 
 What hangs below a stream is declared (routing.py). On the strict surface it begins at the third
-segment, and nothing else can be there. On the lenient one every segment may be part of a name, so
-only what begins with `_` can be declared there, and takes the end of a path; `%5F…` still names a
-stream.
+segment, and nothing else can be there. On the lenient one every segment may be part of a name:
+what is declared there takes the end of a path. It is compared as it is spelled in the URL, so a
+stream that is called so is named with an escape, such as `%5Fschema`, `%70k/x` or `%74ouch/meta`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,23 @@ from urllib.parse import unquote_to_bytes
 from millstream.errors import InvalidRequest, RouteNotFound
 from millstream.limits import BUCKETED_KEY_BYTES_MAX, STREAM_PATH_BYTES_MAX
 from millstream.protocol.patterns import DEFAULT_BUCKET
+from millstream.state.system_streams import SYSTEM_KEYS
 
 STREAM_ROOT = b"/v1/stream/"
 CONTROL_SEGMENT = b"__ds"  # reserved: the server's own routes, no streams
 CONTROL_ROOT = STREAM_ROOT + CONTROL_SEGMENT + b"/"
 CACHE_ENTRIES_MAX = 16_384
 RESERVED_BUCKETS = frozenset(
-    (b"healthz", b"readyz", b"metrics", b"console", b"__ursula", b"__ds", b"__millstream")
+    (
+        b"health",
+        b"healthz",
+        b"readyz",
+        b"metrics",
+        b"console",
+        b"__ursula",
+        b"__ds",
+        b"__millstream",
+    )
 )
 RESERVED_STREAM = b"streams"
 
@@ -139,7 +149,7 @@ class SubResource(NamedTuple):
     """What hangs below a stream. A `{parameter}` stands for one segment."""
 
     pattern: str
-    surfaces: frozenset[Surface]
+    surfaces: frozenset[Surface] = frozenset(Surface)
 
     @property
     def segments(self) -> tuple[bytes, ...]:
@@ -169,7 +179,8 @@ class StreamPaths:
             for surface in Surface
         }
         for segments, _ in self._below[Surface.V1]:
-            assert segments[0].startswith(b"_"), "it would take the names of streams"
+            is_long = len(segments) > 1 and not segments[0].startswith(b"{")
+            assert is_long or segments[0].startswith(b"_"), "it would take the names of streams"
 
     def resolve(self, raw_path: bytes) -> Place:
         """Raises RouteNotFound, and InvalidRequest for what is not well-formed."""
@@ -180,6 +191,8 @@ class StreamPaths:
         return self._resolve_v1(raw_path) if is_v1 else self._resolve_bucketed(raw_path)
 
     def _remember(self, raw_path: bytes, key: bytes) -> None:
+        if key in SYSTEM_KEYS:
+            return  # what is remembered may be appended to without a further look (app.py)
         if len(self.keys) >= CACHE_ENTRIES_MAX:
             self.keys.clear()
         self.keys[raw_path] = key
@@ -216,13 +229,14 @@ class StreamPaths:
             return Place(BUCKET, bucket + b"/", (bucket,))
         if parts[1:] == [RESERVED_STREAM]:
             return Place(LISTING, None, (bucket,))  # it shows what the key may read
-        key = bucketed_key(bucket, parts[1])
         if len(parts) == 2:
+            key = bucketed_key(bucket, parts[1])
             self._remember(raw_path, key)
             return Place(BUCKETED_STREAM, key, (key,))
         for wanted, pattern in below:
             arguments = _match(wanted, parts[2:])
             if arguments is not None:
+                key = bucketed_key(bucket, parts[1])
                 return Place(pattern, key, (key, *arguments))
         names = sorted({wanted[0].decode() for wanted, _ in below})
         raise RouteNotFound(f"below a stream there is only: {', '.join(names)}")

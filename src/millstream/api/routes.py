@@ -13,11 +13,12 @@ from millstream.api.cors import preflight_headers
 from millstream.api.flush_all import FlushAll
 from millstream.api.flush_cold import FlushCold
 from millstream.api.garbage import GarbageRoutes
+from millstream.api.inspection import ServerDescriptors, StreamDescriptors
 from millstream.api.jobs import JobRoutes
 from millstream.api.keys import KeyRoutes
 from millstream.api.long_poll import LongPolls
 from millstream.api.namespace import NamespaceApi
-from millstream.api.operations import Metrics, Readiness, respond_health
+from millstream.api.operations import Metrics, Readiness, respond_health, respond_health_json
 from millstream.api.paths import (
     BUCKET,
     BUCKETED_STREAM,
@@ -30,11 +31,14 @@ from millstream.api.paths import (
 from millstream.api.reads import Reads
 from millstream.api.retention import RetentionRoutes
 from millstream.api.routing import Action, Route
+from millstream.api.rules import RulesRoutes
+from millstream.api.shaped_reads import ShapedReads
 from millstream.api.snapshots import Snapshots
 from millstream.api.sse import SseReaders
 from millstream.api.subscriptions import SubscriptionRoutes, subscription_id_of
+from millstream.api.touch import TouchRoutes
 from millstream.api.writes import Writes
-from millstream.errors import InvalidSubscriptionRequest, RouteNotFound
+from millstream.errors import InvalidRequest, InvalidSubscriptionRequest, RouteNotFound
 from millstream.http.message import Request
 
 GET, HEAD, PUT, POST, DELETE = b"GET", b"HEAD", b"PUT", b"POST", b"DELETE"
@@ -50,6 +54,14 @@ SUB_RESOURCES = (
     SubResource("{stream}/snapshot/{offset}", _BUCKETED),
     SubResource("{stream}/bootstrap", _BUCKETED),
     SubResource("{stream}/append-batch", _BUCKETED),
+    SubResource("{stream}/_schema"),
+    SubResource("{stream}/_profile"),
+    SubResource("{stream}/pk/{key}"),
+    SubResource("{stream}/touch/meta"),
+    SubResource("{stream}/touch/wait"),
+    SubResource("{stream}/touch/templates/activate"),
+    SubResource("{stream}/_details"),
+    SubResource("{stream}/_index_status"),
 )
 
 Handle = Callable[..., None]
@@ -74,26 +86,35 @@ class Handlers(NamedTuple):
     snapshots: Snapshots
     bootstraps: Bootstraps
     batches: Batches
+    rules: RulesRoutes
+    shaped: ShapedReads
+    descriptors: StreamDescriptors
     control: SubscriptionRoutes
+    touch: TouchRoutes
     flush_cold: FlushCold
     retention: RetentionRoutes
     keys: KeyRoutes
     cold: ColdRoutes | None
 
 
-def build_rows(handlers: Handlers, readiness: Readiness, metrics: Metrics) -> Iterator[Route]:
+def build_rows(
+    handlers: Handlers, readiness: Readiness, metrics: Metrics, server: ServerDescriptors
+) -> Iterator[Route]:
     yield Route(
         "*", "preflight", {b"OPTIONS": _open(_preflight, "it does nothing")}, is_everywhere=True
     )
     alive = _open(respond_health, "balancers ask, and learn one word")
     yield Route("/healthz", "healthz", {GET: alive, HEAD: alive}, is_everywhere=True)
+    also_alive = _open(respond_health_json, "the same for clients that expect JSON")
+    yield Route("/health", "healthz", {GET: also_alive, HEAD: also_alive}, is_everywhere=True)
     ready = _open(readiness.respond, "balancers ask, and learn what does not work")
     yield Route("/readyz", "readyz", {GET: ready, HEAD: ready}, is_everywhere=True)
     yield from _stream_rows(handlers)
     yield from _below_stream_rows(handlers)
+    yield from _touch_rows(handlers.touch)
     yield from _bucket_rows(handlers.namespace)
     yield from _subscription_rows(handlers.control)
-    yield from _operator_rows(handlers, metrics)
+    yield from _operator_rows(handlers, metrics, server)
 
 
 def _open(handle: Handle, because: str) -> Action:
@@ -128,6 +149,8 @@ def _read(handlers: Handlers) -> Handle:
     def read(request: Request, key: bytes) -> None:
         query = Query(request.query)
         live = query.live()
+        if handlers.shaped.open(request, key, query, live):
+            return
         if live is None:
             handlers.reads.catch_up(request, key, query)
         elif live == b"sse":
@@ -160,8 +183,44 @@ def _below_stream_rows(handlers: Handlers) -> Iterator[Route]:
         },
     )
     yield Route("{stream}/bootstrap", "bootstrap", {GET: Action(bootstrap, READ)})
+    yield from _rules_rows(handlers)
+    descriptors = handlers.descriptors
+    details, index_status = (
+        Action(handle, READ) for handle in (descriptors.details, descriptors.index_status)
+    )
+    yield Route("{stream}/_details", "inspect", {GET: details, HEAD: details})
+    yield Route("{stream}/_index_status", "inspect", {GET: index_status, HEAD: index_status})
     append = Action(handlers.batches.append, APPEND)
     yield Route("{stream}/append-batch", "append_batch", {POST: append})
+
+
+def _rules_rows(handlers: Handlers) -> Iterator[Route]:
+    rules, reads = handlers.rules, handlers.shaped
+
+    def read_key(request: Request, key: bytes, routing_key: bytes) -> None:
+        query = Query(request.query)
+        if not routing_key:
+            raise InvalidRequest("name a routing key: /pk/{key}")
+        reads.open(request, key, query, query.live(), routing_key)
+
+    yield Route(
+        "{stream}/_schema",
+        "rules",
+        {GET: Action(rules.describe_schema, READ), POST: Action(rules.update_schema, MANAGE)},
+    )
+    yield Route(
+        "{stream}/_profile",
+        "rules",
+        {GET: Action(rules.describe_profile, READ), POST: Action(rules.update_profile, MANAGE)},
+    )
+    yield Route("{stream}/pk/{key}", "read", {GET: Action(read_key, READ)})
+
+
+def _touch_rows(touch: TouchRoutes) -> Iterator[Route]:
+    yield Route("{stream}/touch/meta", "touch_meta", {GET: Action(touch.meta, READ)})
+    yield Route("{stream}/touch/wait", "touch_wait", {POST: Action(touch.wait, READ)})
+    activate = Action(touch.activate, READ)
+    yield Route("{stream}/touch/templates/activate", "touch_templates", {POST: activate})
 
 
 def _bucket_rows(namespace: NamespaceApi) -> Iterator[Route]:
@@ -237,7 +296,9 @@ def _subscription_rows(control: SubscriptionRoutes) -> Iterator[Route]:
     )
 
 
-def _operator_rows(handlers: Handlers, metrics: Metrics) -> Iterator[Route]:
+def _operator_rows(
+    handlers: Handlers, metrics: Metrics, server: ServerDescriptors
+) -> Iterator[Route]:
     def row(pattern: str, label: str, **actions: Handle) -> Route:
         methods = {name.encode(): Action(handle, ADMIN) for name, handle in actions.items()}
         return Route(pattern, label, methods, is_operator=True)
@@ -245,6 +306,8 @@ def _operator_rows(handlers: Handlers, metrics: Metrics) -> Iterator[Route]:
     retention, cold = handlers.retention, handlers.cold
     yield row("/metrics", "metrics", GET=metrics.respond, HEAD=metrics.respond)
     yield row("/__ursula/metrics", "metrics", GET=metrics.respond_json, HEAD=metrics.respond_json)
+    yield row("/v1/server/_details", "operator", GET=server.details, HEAD=server.details)
+    yield row("/v1/server/_mem", "operator", GET=server.memory, HEAD=server.memory)
     flush_cold = "/__ursula/flush-cold/{bucket}/{stream}"
     yield row(flush_cold, "operator", POST=handlers.flush_cold.handle)
     yield row(

@@ -16,7 +16,7 @@ from millstream.faults import Faults, Place, Service
 from millstream.http.message import Request
 
 Answer = tuple[int, bytes, bytes]  # status, headers, body
-Answering = Coroutine[Any, Any, Answer]
+Answering = Coroutine[Any, Any, Answer | None]  # None: it has answered, in pieces
 
 
 def json_answer(value: object) -> Answer:
@@ -83,7 +83,8 @@ class SlowRequests:
         else:
             if self._service is not None:
                 self._faults.works(self._service)
-            request.respond(*answer)
+            if answer is not None:
+                request.respond(*answer)
 
 
 def _shutting_down() -> ShuttingDown:

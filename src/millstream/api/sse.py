@@ -25,6 +25,7 @@ from millstream.protocol import content_types, sse
 from millstream.protocol.cursors import current_cursor, decode_cursor, next_cursor
 from millstream.protocol.offsets import Position
 from millstream.state.log import Log
+from millstream.state.outbox import Outbox
 from millstream.state.stream import Stream
 
 _FRAMES_KEPT = 8  # per stream: the newest, and a few for those catching up
@@ -92,6 +93,14 @@ class SseReaders:
         if encoding is None:
             return request.stream(200, headers)
         return compression.open(request, headers, encoding, is_live=True)
+
+    def heard(self, outbox: Outbox) -> None:
+        """Readers of a stream whose schema changed come again: what they have not read yet is in
+        another form now."""
+        for stream_id in outbox.changed_rules:
+            feed = self._feeds.get(stream_id)
+            if feed is not None:
+                feed.shut_down()
 
     def _feed(self, stream: Stream) -> Feed:
         feed = self._feeds.get(stream.stream_id)

@@ -20,6 +20,7 @@ from millstream.api.headers import NO_STORE
 from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import CONTROL_ROOT, normal_pattern
 from millstream.api.reads import Reads
+from millstream.api.system_streams import refuse_system
 from millstream.api.wakes import WakeRoutes
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
@@ -331,6 +332,7 @@ def _create_command(
         if not body.wake_stream or body.webhook is not None:
             raise InvalidSubscriptionRequest("a pull-wake subscription has wake_stream")
         command.wake_stream = stream_key_of(body.wake_stream)
+        refuse_system(command.wake_stream)
         if command.wake_stream in command.streams:
             raise InvalidSubscriptionRequest("a subscription cannot follow its own wake_stream")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millstream.access.scopes import Scope
 from millstream.api import arguments
+from millstream.api.entry_writes import EntryWrites, as_entries, set_content, takes_long
 from millstream.api.errors import respond_error
 from millstream.api.forks import find_fork_place
 from millstream.api.headers import NO_STORE
@@ -11,6 +12,7 @@ from millstream.api.large_bodies import LargeBodies, is_large_json
 from millstream.api.own_urls import OwnUrls
 from millstream.api.paths import StreamPaths
 from millstream.api.reads import Reads
+from millstream.api.system_streams import refuse_system
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import EmptyBody, InvalidJson, InvalidRequest, StreamClosed, StreamError
@@ -18,9 +20,11 @@ from millstream.http.message import Request
 from millstream.limits import LARGE_BODY_BYTES, STREAM_PATH_SEGMENTS_MAX
 from millstream.protocol import content_types, json_mode
 from millstream.protocol.json_pieces import LargeMessages
-from millstream.state.commands import Append, CreateStream, DeleteStream
+from millstream.schemas.admission import Admitted, admit
+from millstream.state.commands import Append, AppendEntries, CreateStream, DeleteStream
 from millstream.state.decisions import decide_append, is_final
 from millstream.state.outcomes import Done, Outcome
+from millstream.state.rules import Rules
 from millstream.state.stream import Stream
 
 _CLOSED = b"stream-closed: true\r\n"
@@ -50,6 +54,7 @@ class Writes:
         self._clock = clock
         self._own_urls = own_urls
         self._bodies = bodies
+        self._entries = EntryWrites(engine, clock, bodies, self._appended)
 
     # Append and close
 
@@ -61,7 +66,7 @@ class Writes:
             and headers.get(b"content-type") == stream.content_type
             and not (stream.closed or stream.deleted or stream.is_mortal or stream.is_json)
             and arguments.WRITER_HEADERS.isdisjoint(headers)
-            and not self._budget.full_shards
+            and not self._budget.is_tight
         ):  # what most requests are: nothing needs to be looked at twice
             now_ms = self._clock.now_ms()
             command = Append(now_ms, stream.stream_id, body, b"", 1, stream.essence)
@@ -94,9 +99,15 @@ class Writes:
             command.producer_id, command.producer_epoch, command.producer_seq = claim
         if b"stream-seq" in headers:
             command.stream_seq = arguments.stream_seq(headers)
+        if body and (stream.rules is not None or not arguments.ENTRY_HEADERS.isdisjoint(headers)):
+            command = as_entries(command, headers, stream)
         decided = decide_append(stream, command)
         if decided is not None and is_final(decided):
             self._appended((request, stream, command), decided)
+            return
+        if body and stream.rules is not None:
+            assert isinstance(command, AppendEntries)
+            self._entries.append(request, key, command)
             return
         if body and stream.is_json:
             if is_large_json(body):
@@ -112,7 +123,7 @@ class Writes:
 
     def _submit_append(self, request: Request, stream: Stream, command: Append) -> None:
         entry = (command, self._appended, (request, stream, command))
-        if command.count and self._budget.full_shards:
+        if command.count and self._budget.is_tight:
             self._budget.submit(self._engine.machine.layout.shard_of_id(stream.stream_id), entry)
         elif command.pieces:
             self._engine.journal.submit_large(entry)
@@ -174,6 +185,8 @@ class Writes:
         headers = request.headers
         given = arguments.lifetime(headers)
         fork = arguments.fork_request(headers)
+        if fork is not None:
+            refuse_system(self._source_key(fork.source))
         if fork is not None and request.grant is not None:
             request.grant.require(Scope.READ, self._source_key(fork.source))
         now_ms = self._clock.now_ms()
@@ -224,30 +237,56 @@ class Writes:
         body = request.body
         if not body:
             self._submit_created(request, command)
-        elif not content_types.is_json(content_types.essence(command.content_type)):
-            is_large = len(body) >= LARGE_BODY_BYTES
-            command.data, command.pieces = (b"", (body,)) if is_large else (body, ())
-            command.count = 1
+            return
+        command.keys = arguments.routing_key(request.headers)
+        arguments.time_hint_ms(request.headers, command.now_ms)  # nothing is before the stream
+        if content_types.is_json(content_types.essence(command.content_type)):
+            self._create_with_json(request, command)
+            return
+        is_large = len(body) >= LARGE_BODY_BYTES
+        command.data, command.pieces = (b"", (body,)) if is_large else (body, ())
+        command.count = 1
+        self._submit_created(request, command)
+
+    def _create_with_json(self, request: Request, command: CreateStream) -> None:
+        body, rules = request.body, self._rules_of_fork(command)
+        header_key = arguments.routing_key(request.headers)
+
+        def work() -> Admitted:
+            messages = self._bodies.split_json(body)
+            if rules is None:
+                return Admitted(messages, header_key)
+            return admit(rules, messages, header_key, command.now_ms)
+
+        def done(admitted: Admitted) -> None:
+            set_content(command, admitted, rules)
             self._submit_created(request, command)
-        elif is_large_json(body):
+
+        def done_later(admitted: Admitted) -> None:
+            command.now_ms = self._clock.now_ms()
+            self._settle_lifetimes(command)
+            done(admitted)
+
+        if is_large_json(body) or (rules is not None and takes_long(body)):
             request.body = b""
-
-            def done(messages: LargeMessages) -> None:
-                command.pieces, command.ends, command.count = messages
-                command.now_ms = self._clock.now_ms()
-                self._settle_lifetimes(command)
-                self._submit_created(request, command)
-
-            self._bodies.run(request, lambda: self._bodies.split_json(body), done)
+            self._bodies.run(request, work, done_later)
         else:
-            command.data, command.ends, command.count = json_mode.split_body(body)
-            if command.count > self._bodies.messages_max:
-                raise json_mode.too_many(command.count, self._bodies.messages_max)
-            self._submit_created(request, command)
+            done(work())
+
+    def _rules_of_fork(self, command: CreateStream) -> Rules | None:
+        """What a fork will ask of its entries: what its source does where it leaves it."""
+        if command.fork_from is None:
+            return None
+        source = self._engine.machine.find(command.fork_from)
+        if source is None or source.rules is None:
+            return None
+        place = command.fork_place
+        cut = command.fork_ordinal if place is None else place[3]
+        return source.rules.as_of(source.log.tail_ordinal if cut is None else cut)
 
     def _submit_created(self, request: Request, command: CreateStream) -> None:
         entry = (command, self._created, (request, command))
-        if command.count and self._budget.full_shards:
+        if command.count and self._budget.is_tight:
             self._budget.submit(self._engine.machine.layout.shard_of_path(command.path), entry)
         else:
             self._engine.submit_entry(entry)

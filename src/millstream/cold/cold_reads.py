@@ -16,7 +16,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -36,6 +36,7 @@ from millstream.faults import Faults
 from millstream.formats.blocks import Block
 from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
+from millstream.formats.segment_rows import FoundRow
 from millstream.limits import (
     PLAN_STEPS_PER_TURN,
     READ_AHEAD_BYTES,
@@ -45,10 +46,12 @@ from millstream.limits import (
     WINDOW_LOADS_MAX,
 )
 from millstream.protocol.offsets import AnyOffset
-from millstream.state.log import Log
+from millstream.state.log import Log, PublishedRun
 from millstream.state.stream import Stream
 
 logger = structlog.get_logger("millstream.cold_reads")
+
+Result = TypeVar("Result")
 
 TRIES_MAX = 3  # a compaction may replace the object while we ask for it; hardly ever twice
 
@@ -60,8 +63,14 @@ class BlockReader(Protocol):
         """The content of each run. Blocks; called by many threads."""
         ...
 
+    def load_rows_of(
+        self, segment: Segment, runs: Sequence[Run], key: bytes
+    ) -> Sequence[list[FoundRow]]:
+        """Of each run the messages that have this key."""
+        ...
 
-class _Missing(Exception):
+
+class MissingObject(Exception):
     """The object is not there (any more)."""
 
     def __init__(self, name: str) -> None:
@@ -95,8 +104,8 @@ class ColdReads:
         self.wait_seconds_max = wait_seconds_max
         self.loads = 0  # windows that needed the object store, since the start
         self.loading = 0
-        self._streams = streams
-        self._runs = runs
+        self.streams = streams
+        self.runs = runs
         self._reader = reader
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="windows")
@@ -120,7 +129,7 @@ class ColdReads:
         """
         if stream.is_in_memory(offset):
             return stream.log
-        plan = Plan(self._streams, self._runs, stream, offset, bytes_max)
+        plan = Plan(self.streams, self.runs, stream, offset, bytes_max)
         return put_together(plan, ()) if plan.is_held() else None
 
     def load(
@@ -135,8 +144,7 @@ class ColdReads:
         if load is None or not load.is_for(stream):
             load = Load(self, stream, offset, bytes_max)
             if self.loading >= WINDOW_LOADS_MAX:
-                full = Overloaded("too many reads of old content are under way")
-                self.loop.call_soon(load.finish, full)
+                self.loop.call_soon(load.finish, too_many_loads())
             else:
                 self._under_way[key] = load
                 self.loading += 1
@@ -146,38 +154,106 @@ class ColdReads:
     # For loads
 
     def new_plan(self, stream: Stream, offset: AnyOffset, bytes_max: int) -> Plan:
-        return Plan(self._streams, self._runs, stream, offset, bytes_max)
+        return Plan(self.streams, self.runs, stream, offset, bytes_max)
 
     def put_together(self, plan: Plan) -> Log:
-        """Blocks. Raises what the reader raises, and _Missing for an object that is not there."""
+        """Blocks. Raises what the reader raises, and MissingObject for one that is not there."""
         cold = [piece for piece in plan.pieces if isinstance(piece, ColdPiece)]
         return put_together(plan, self._fetch(cold))
 
     def _fetch(self, pieces: list[ColdPiece]) -> list[Block]:
-        """The blocks of these pieces; several segments are asked for at once."""
-        by_segment: dict[str, list[int]] = {}
-        for index, piece in enumerate(pieces):
-            by_segment.setdefault(piece.segment.name, []).append(index)
-        wanted = [[pieces[index] for index in indexes] for indexes in by_segment.values()]
-        loaded: Iterable[Sequence[Block]]
-        if len(wanted) == 1:
-            loaded = [self._fetch_segment(wanted[0])]
-        else:
-            loaded = self._fetchers.map(self._fetch_segment, wanted)
-        blocks: dict[int, Block] = {}
-        for indexes, found in zip(by_segment.values(), loaded, strict=True):
-            blocks.update(zip(indexes, found, strict=True))
-        return [blocks[index] for index in range(len(pieces))]
+        return self.load_runs([(piece.segment, piece.run) for piece in pieces])
 
-    def _fetch_segment(self, pieces: list[ColdPiece]) -> Sequence[Block]:
+    def load_runs(self, runs: Sequence[PublishedRun]) -> list[Block]:
+        """Blocks. The content of each run; several segments are asked for at once."""
+        if not runs:
+            return []
         assert self._reader is not None
-        segment = pieces[0].segment
+        return self._of_each(runs, self._reader.load_runs)
+
+    def load_rows_of(self, runs: Sequence[PublishedRun], key: bytes) -> list[list[FoundRow]]:
+        """Blocks. Of each run the messages that have this key."""
+        reader = self._reader
+        assert reader is not None
+        return self._of_each(runs, lambda segment, its: reader.load_rows_of(segment, its, key))
+
+    def _of_each(
+        self,
+        runs: Sequence[PublishedRun],
+        load: Callable[[Segment, Sequence[Run]], Sequence[Result]],
+    ) -> list[Result]:
+        """What `load` gives for each run, which it is called for by segment, in several threads."""
+        by_segment: dict[str, list[int]] = {}
+        for index, (segment, _) in enumerate(runs):
+            by_segment.setdefault(segment.name, []).append(index)
+
+        def load_some(indexes: list[int]) -> Sequence[Result]:
+            segment = runs[indexes[0]][0]
+            try:
+                return load(segment, [runs[index][1] for index in indexes])
+            except ObjectMissing as error:
+                raise MissingObject(segment.name) from error
+            except ObjectTooShort as error:
+                raise DamagedSegment(segment.name, "the object", "whole", error.message) from error
+
+        parts = list(by_segment.values())
+        loaded: Iterable[Sequence[Result]]
+        loaded = map(load_some, parts) if len(parts) == 1 else self._fetchers.map(load_some, parts)
+        found: dict[int, Result] = {}
+        for indexes, part in zip(parts, loaded, strict=True):
+            found.update(zip(indexes, part, strict=True))
+        return [found[index] for index in range(len(runs))]
+
+    async def perform(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`, which a thread does in its turn among the windows.
+
+        Raises what it raises, and Overloaded. Cancelled: work that has begun goes on to its end.
+        """
+        if self.loading >= WINDOW_LOADS_MAX:
+            raise too_many_loads()
+        self.loading += 1
+        self.loads += 1
+        future = self.loop.run_in_executor(self._pool, self.in_time(work))
         try:
-            return self._reader.load_runs(segment, [piece.run for piece in pieces])
-        except ObjectMissing as error:
-            raise _Missing(segment.name) from error
-        except ObjectTooShort as error:
-            raise DamagedSegment(segment.name, "the object", "whole", error.message) from error
+            await asyncio.wait([future])  # itself it is only cancelled when the threads are closed
+            if future.cancelled():
+                raise the_server_stops()
+            return future.result()
+        finally:
+            future.cancel()
+            self.loading -= 1
+
+    def in_time(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """Does the work, unless it had to wait too long for a thread."""
+        latest = self.loop.time() + self.wait_seconds_max
+
+        def work_in_time() -> Result:
+            if self.loop.time() > latest:
+                raise StoreUnavailable("a read waited too long for those before it")
+            return work()
+
+        return work_in_time
+
+    def explain(self, error: BaseException, stream: Stream, offset: AnyOffset) -> StreamError:
+        """Why this place of the stream cannot be read, as its reader is told; the log says more."""
+        if isinstance(error, StoreUnavailable):
+            logger.warning("the object store does not answer", error=error.message)
+            return ColdUnavailable("old content cannot be read now; try again")
+        if stream.deleted:
+            return StreamNotFound("stream does not exist any more")
+        if stream.is_trimmed(offset):
+            return OffsetGone(stream.earliest)
+        if isinstance(error, MissingObject):
+            error = DamagedSegment(error.name, "the object", "there", "nothing")
+        if isinstance(error, DamagedSegment):
+            logger.error("a segment is damaged", object=error.name, error=error.message)
+        elif isinstance(error, OSError):
+            logger.warning("old content cannot be read", stream=stream.stream_id, error=str(error))
+        elif not isinstance(error, StreamError):
+            self.faults.report("read", error)
+        if isinstance(error, StreamError):
+            return error
+        return ColdUnavailable("old content could not be read; the server's log says why")
 
     def run(
         self, work: Callable[[], Log | None], done: Callable[[asyncio.Future[Log | None]], None]
@@ -230,7 +306,7 @@ class ColdReads:
         def fetched(future: asyncio.Future[Log | None]) -> None:
             self._reading_ahead.discard(stream.stream_id)
             error = None if future.cancelled() else future.exception()
-            if isinstance(error, (OSError, StreamError, _Missing)):
+            if isinstance(error, (OSError, StreamError, MissingObject)):
                 logger.info("read-ahead failed", error=str(error))
             elif error is not None:
                 self.faults.report("read", error)
@@ -304,21 +380,15 @@ class Load:
         plan, cold_reads = self._plan, self._cold_reads
         assert plan is not None
         cold_reads.loads += 1
-        latest = cold_reads.loop.time() + cold_reads.wait_seconds_max
-
-        def work() -> Log:
-            if cold_reads.loop.time() > latest:
-                raise StoreUnavailable("a read waited too long for those before it")
-            return cold_reads.put_together(plan)
-
+        work = cold_reads.in_time(lambda: cold_reads.put_together(plan))
         self._future = cold_reads.run(work, self._loaded)
 
     def _loaded(self, future: asyncio.Future[Log | None]) -> None:
         if future.cancelled():
-            self._end(Overloaded("the server stops reading old content"))
+            self._end(the_server_stops())
             return
         error = future.exception()
-        if isinstance(error, _Missing) and self._tries < TRIES_MAX:
+        if isinstance(error, MissingObject) and self._tries < TRIES_MAX:
             self.begin()
             return
         if error is not None:
@@ -337,25 +407,7 @@ class Load:
         return window.held_byte if byte is None else byte
 
     def _explain(self, error: BaseException) -> StreamError:
-        stream = self._stream
-        if isinstance(error, StoreUnavailable):
-            logger.warning("the object store does not answer", error=error.message)
-            return ColdUnavailable("old content cannot be read now; try again")
-        if stream.deleted:
-            return StreamNotFound("stream does not exist any more")
-        if stream.is_trimmed(self._offset):
-            return OffsetGone(stream.earliest)
-        if isinstance(error, _Missing):
-            error = DamagedSegment(error.name, "the object", "there", "nothing")
-        if isinstance(error, DamagedSegment):
-            logger.error("a segment is damaged", object=error.name, error=error.message)
-        elif isinstance(error, OSError):
-            logger.warning("old content cannot be read", stream=stream.stream_id, error=str(error))
-        elif not isinstance(error, StreamError):
-            self._cold_reads.faults.report("read", error)
-        if isinstance(error, StreamError):
-            return error
-        return ColdUnavailable("old content could not be read; the server's log says why")
+        return self._cold_reads.explain(error, self._stream, self._offset)
 
     def _end(self, result: Log | StreamError) -> None:
         self._cold_reads.ended(self)
@@ -368,6 +420,14 @@ class Load:
                 done(result)
             except Exception as error:  # the others wait too
                 self._cold_reads.faults.report("read", error)
+
+
+def too_many_loads() -> StreamError:
+    return Overloaded("too many reads of old content are under way")
+
+
+def the_server_stops() -> StreamError:
+    return Overloaded("the server stops reading old content")
 
 
 def put_together(plan: Plan, loaded: Iterable[Block]) -> Log:

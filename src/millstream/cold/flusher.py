@@ -82,6 +82,8 @@ class Flusher:
         self._is_closing = False
         self.segments = 0  # uploaded since the start
         self.bytes_uploaded = 0
+        self.uploads = 0  # segments under way
+        self.upload_bytes = 0  # of the content in them
 
     @contextlib.asynccontextmanager
     async def running(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
@@ -258,12 +260,17 @@ class Flusher:
         """It is in the store, and the state knows. Until then the segment's name is pending."""
         created_ms = self._engine.clock.now_ms()
         name = segment_name(shard, created_ms, secrets.token_hex(4))
+        size = sum(len(block.data) for content in contents for block in content.blocks)
         self._pending.add(name)
+        self.uploads += 1
+        self.upload_bytes += size
         try:
             flushed = await self._upload(name, shard, created_ms, contents)
             await self._publish(flushed)
         finally:
             self._pending.remove(name)
+            self.uploads -= 1
+            self.upload_bytes -= size
         self._note_worked()
         self._due.set()  # more is published: perhaps it does not all fit into memory
 

@@ -17,7 +17,7 @@ from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.limits import PLAN_STEPS_PER_TURN, WINDOW_RUNS_MAX
 from millstream.protocol.offsets import AnyOffset, Position
-from millstream.state.log import Log
+from millstream.state.log import Log, PublishedRun
 from millstream.state.stream import Stream
 
 _RUNS_PER_QUERY = 32  # about what a page has; most windows are planned with one query
@@ -37,8 +37,12 @@ class RunIndex(Protocol):
         ordinal: int | None = None,
         byte: int | None = None,
         limit: int,
+        with_keys: bool = False,
     ) -> list[tuple[Segment, Run]]:
-        """The run that holds this message or byte and those behind it, in order. Quick."""
+        """The run that holds this message or byte and those behind it, in order. Quick.
+
+        Their key filters are only there on request.
+        """
         ...
 
 
@@ -58,6 +62,40 @@ class Layer(NamedTuple):
     stream_id: StreamId
     log: Log
     limit: Position
+
+
+def find_layers(
+    streams: Streams, stream: Stream, offset: AnyOffset, tail: Position
+) -> Iterator[Layer]:
+    """From the stream itself down to the one whose own content holds the place."""
+    yield Layer(stream.stream_id, stream.log, tail)
+    limit = tail
+    while _is_before(offset, stream.log.own):
+        source = None
+        if stream.origin is not None:
+            source = streams.find_by_id(stream.origin.source_id)
+        if source is None:
+            raise StreamNotFound("stream does not exist any more")
+        limit = min(limit, stream.log.own)
+        stream = source
+        yield Layer(stream.stream_id, stream.log, limit)
+
+
+def fresh_runs(log: Log, offset: AnyOffset, count: int) -> list[PublishedRun]:
+    """The run with this place and those behind it, if it is one that no catalog knows yet.
+
+    Those are in memory, and the last ones.
+    """
+    ordinal, byte = offset
+    fresh = log.runs
+    if not fresh or _is_before(offset, fresh[0][1].first):
+        return []
+    index = (
+        bisect_right(fresh, byte or 0, key=lambda found: found[1].first_byte)
+        if ordinal is None
+        else bisect_right(fresh, ordinal, key=lambda found: found[1].first_ordinal)
+    )
+    return fresh[index - 1 : index - 1 + count]
 
 
 class Plan:
@@ -116,19 +154,11 @@ class Plan:
         return True
 
     def _find_layers(self) -> Iterator[None]:
-        """From the stream itself down to the one whose own content holds the place."""
-        stream, limit = self.stream, self.tail
-        self._layers = [Layer(stream.stream_id, stream.log, limit)]
-        while _is_before(self.offset, stream.log.own):
-            source = None
-            if stream.origin is not None:
-                source = self._streams.find_by_id(stream.origin.source_id)
-            if source is None:
-                raise StreamNotFound("stream does not exist any more")
-            limit = min(limit, stream.log.own)
-            stream = source
-            self._layers.append(Layer(stream.stream_id, stream.log, limit))
-            yield
+        """A layer in each step but the first."""
+        for layer in find_layers(self._streams, self.stream, self.offset, self.tail):
+            self._layers.append(layer)
+            if len(self._layers) > 1:
+                yield
 
     def _is_enough(self) -> bool:
         if self.start is None:
@@ -143,21 +173,13 @@ class Plan:
         return self.end.byte < min(log.held_byte, layer.limit.byte)
 
     def _next_runs(self, layer: Layer) -> list[tuple[Segment, Run]]:
-        """Those that the catalog does not have yet are in memory, and the last ones."""
-        offset = self.offset if self.start is None else self.end
-        ordinal, byte = offset
-        fresh = layer.log.runs
         if self._memory_only:
             return []
-        if fresh and not _is_before(offset, fresh[0][1].first):
-            index = (
-                bisect_right(fresh, byte or 0, key=lambda found: found[1].first_byte)
-                if ordinal is None
-                else bisect_right(fresh, ordinal, key=lambda found: found[1].first_ordinal)
-            )
-            return fresh[index - 1 : index - 1 + _RUNS_PER_QUERY]
-        if self._runs is None:
-            return []
+        offset = self.offset if self.start is None else self.end
+        ordinal, byte = offset
+        fresh = fresh_runs(layer.log, offset, _RUNS_PER_QUERY)
+        if fresh or self._runs is None:
+            return fresh
         if ordinal is not None:
             return self._runs.runs_from(layer.stream_id, ordinal=ordinal, limit=_RUNS_PER_QUERY)
         return self._runs.runs_from(layer.stream_id, byte=byte, limit=_RUNS_PER_QUERY)

@@ -1,4 +1,5 @@
-"""Retention: gives up old content of buckets that do not keep all of it.
+"""Retention: gives up old content of buckets that do not keep all of it, and old records of the
+server's own streams.
 
 Whole runs only, so it is never exact to the message, and only what is cold: all old content is.
 """
@@ -17,6 +18,7 @@ from millstream.engine.upkeep import Upkeep, in_background
 from millstream.formats.layout import StreamId
 from millstream.limits import TRIMS_AT_ONCE
 from millstream.state.commands import TrimStream
+from millstream.state.system_streams import AGES_MS
 
 COMPLAINT = "cannot look for content to give up"
 
@@ -29,6 +31,8 @@ class RunAges(Protocol):
     def aged(self, bucket: bytes, before_ms: int) -> Ends: ...
 
     def oversize(self, bucket: bytes, bytes_max: int) -> Ends: ...
+
+    def aged_stream(self, stream_id: StreamId, before_ms: int) -> Ends: ...
 
 
 class RetentionSweeps:
@@ -69,8 +73,15 @@ class RetentionSweeps:
             if bucket.retention != (None, None)
         ]
 
+        own = [
+            (kept.stream_id, AGES_MS[path])
+            for path, kept in self._engine.machine.system.by_path.items()
+        ]
+
         def look() -> Ends:
             found: Ends = []
+            for stream_id, own_age_ms in own:
+                found += self._ages.aged_stream(stream_id, now_ms - own_age_ms)
             for name, (age_ms, bytes_max) in wanted:
                 if age_ms is not None:
                     found += self._ages.aged(name, now_ms - age_ms)

@@ -12,7 +12,9 @@ import structlog
 
 from millstream.clock import Clock
 from millstream.engine.hot_budget import HotBudget
+from millstream.engine.journal_queue import JournalQueue
 from millstream.engine.lifetimes import Deadlines, Lifetimes
+from millstream.engine.timings import Backoff, Timings
 from millstream.errors import (
     AppendOutcomeUnknown,
     CatalogUnavailable,
@@ -54,6 +56,7 @@ class Engine:
         clock: Clock,
         lsn: int,
         faults: Faults | None = None,
+        lifetimes_retry: Backoff = Timings.lifetimes_retry,
     ) -> None:
         """`faults` hears what goes wrong unexpectedly, here and in all that the engine runs."""
         self.machine = machine
@@ -62,10 +65,12 @@ class Engine:
         self.clock = clock
         self.applied_lsn = lsn
         self.appends = 0
-        self.watchers: dict[int, set[Watcher]] = {}
+        self.watchers: dict[StreamId, set[Watcher]] = {}
         self.watcher_count = 0
-        self.hot_budget = HotBudget(self.submit_entry, self.faults)
-        self.lifetimes = Lifetimes(self)
+        self.observers: dict[StreamId, set[Watcher]] = {}  # those of the watchers that `observe`
+        self.queue = JournalQueue(journal, machine.horizon, self.faults)
+        self.hot_budget = HotBudget(self.submit_entry, self.queue, self.faults)
+        self.lifetimes = Lifetimes(self, lifetimes_retry)
         self.failure: Exception | None = None  # apply failed: memory is not what the log says
         self.failed: Callable[[], None] = _nothing  # told of it, once
         self.abandon: Callable[[Any], None] = _nothing  # answers who waits behind a context, badly
@@ -187,8 +192,10 @@ class Engine:
         if outbox:
             woken.update(outbox.ended)
             woken.update(outbox.grown)
+            if self.observers:
+                self._wake_observers(outbox)
         for stream_id in woken:
-            self._wake(stream_id)
+            self._wake(self.watchers.get(stream_id))
         for listener in tuple(self.listeners):
             try:
                 listener(outbox)
@@ -246,8 +253,25 @@ class Engine:
             if not watching:
                 del self.watchers[stream.stream_id]
 
-    def _wake(self, stream_id: StreamId) -> None:
-        watching = self.watchers.get(stream_id)
+    def observe(self, stream: Stream, watcher: Watcher) -> None:
+        """Like `watch`, for those who look at more than content: it is woken too when the stream
+        is flushed, trimmed, gets a snapshot or other rules."""
+        self.watch(stream, watcher)
+        self.observers.setdefault(stream.stream_id, set()).add(watcher)
+
+    def unobserve(self, stream: Stream, watcher: Watcher) -> None:
+        self.unwatch(stream, watcher)
+        observing = self.observers.get(stream.stream_id)
+        if observing is not None:
+            observing.discard(watcher)
+            if not observing:
+                del self.observers[stream.stream_id]
+
+    def _wake_observers(self, outbox: Outbox) -> None:
+        for stream_id in self.observers.keys() & outbox.altered.union(outbox.changed_rules):
+            self._wake(self.observers.get(stream_id))
+
+    def _wake(self, watching: set[Watcher] | None) -> None:
         if watching is not None:
             for watcher in list(watching):
                 try:

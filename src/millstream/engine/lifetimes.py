@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from millstream.engine.engine import Engine
 
 TOUCHES_PER_WINDOW = 4
-RETRY_SECONDS, RETRY_SECONDS_MAX = 1.0, 30.0
 AGAIN_SECONDS = 0.05  # when more streams at rest than are looked at in one go have to end
 COMPLAINT = "cannot end streams whose time has come"
 SLEEP_SECONDS_MAX = 3600.0  # the wall clock may be set; look again now and then
@@ -42,8 +41,9 @@ class Deadlines(Protocol):
 class Lifetimes:
     """Follows the streams in memory; those at rest end when a look at the store finds them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, retry: Backoff) -> None:
         self._engine = engine
+        self._retry_seconds = retry.seconds_min
         self._at_rest: Deadlines | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._due: list[tuple[int, StreamId]] = []  # (deadline_ms, stream_id), earliest first
@@ -51,7 +51,7 @@ class Lifetimes:
         self._touching: set[StreamId] = set()  # streams whose renewal is on its way to the journal
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._upkeep = Upkeep(engine.faults, "lifetimes", Backoff(RETRY_SECONDS, RETRY_SECONDS_MAX))
+        self._upkeep = Upkeep(engine.faults, "lifetimes", retry)
         # Streams that met an error and have not been got over since: is another look set?
         self._failed: dict[int, bool] = {}
 
@@ -116,7 +116,7 @@ class Lifetimes:
         next_ms = at_rest.next_deadline()
         if next_ms is None:
             return None
-        return min(max((next_ms - now_ms) / 1000, RETRY_SECONDS), SLEEP_SECONDS_MAX)
+        return min(max((next_ms - now_ms) / 1000, self._retry_seconds), SLEEP_SECONDS_MAX)
 
     def _try_end_at_rest(self, stream_id: StreamId, now_ms: int) -> bool:
         """One that makes trouble must not keep those behind it alive."""
@@ -248,7 +248,7 @@ class Lifetimes:
         if stream is None:
             return
         if isinstance(outcome, StreamError):  # the journal has no room: try again, not at once
-            self._loop.call_later(RETRY_SECONDS, self.follow, stream)
+            self._loop.call_later(self._retry_seconds, self.follow, stream)
         else:
             self.follow(stream)
 

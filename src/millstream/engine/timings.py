@@ -58,6 +58,8 @@ class Timings:
     full_disk_look: float = FULL_DISK_LOOK_SECONDS
     subscription_retry: Backoff = Backoff(1.0, 30.0)
     subscription_refused: float = 1.0  # when the journal has no room: until the next try
+    touch_retry: Backoff = Backoff(0.1, 5.0)
+    system_retry: Backoff = Backoff(5.0, 300.0)
     pipeline_look: float = 20.0
     pipeline_retry: Backoff = Backoff(30.0, 900.0)
     pipeline_stop: float = 10.0

@@ -19,7 +19,7 @@ from millstream.limits import BLOCK_BYTES
 
 Ends: TypeAlias = "array[int]"  # array("I"): of each message, from the start of the block
 Times: TypeAlias = "int | array[int]"  # ms since 1970: one for all messages, or array("Q")
-Keys: TypeAlias = "bytes | tuple[bytes | None, ...] | None"  # one for all messages, or one each
+Keys: TypeAlias = bytes | tuple[bytes | None, ...] | None  # one for all messages, or one each
 
 _MOVED_AT_ONCE = 64  # ends; fewer are quicker one by one
 
@@ -31,7 +31,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     data: bytes  # wire bytes
     ends: Ends | None  # None: exactly one message
     times: Times  # one number where it is exactly one message
-    keys: Keys = None  # neither checkpoints nor segments keep them yet
+    keys: Keys = None
 
     @property
     def count(self) -> int:
@@ -41,6 +41,32 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     @property
     def message_ends(self) -> Sequence[int]:
         return (len(self.data),) if self.ends is None else self.ends
+
+    @property
+    def first_ms(self) -> int:
+        return self.times if isinstance(self.times, int) else self.times[0]
+
+    @property
+    def last_ms(self) -> int:
+        return self.times if isinstance(self.times, int) else self.times[-1]
+
+    def time_of(self, index: int) -> int:
+        return self.times if isinstance(self.times, int) else self.times[index]
+
+    def count_before(self, time_ms: int) -> int:
+        """How many of its first messages were appended before then; times never go back."""
+        if isinstance(self.times, int):
+            return self.count if self.times < time_ms else 0
+        return bisect_left(self.times, time_ms)
+
+    def indexes_of(self, key: bytes) -> Sequence[int]:
+        """Which of its messages have exactly this key."""
+        if not isinstance(self.keys, tuple):
+            return range(self.count) if self.keys == key else ()
+        indexes: list[int] = []
+        for _ in range(self.keys.count(key)):  # twice as fast as looking at each one here
+            indexes.append(self.keys.index(key, indexes[-1] + 1 if indexes else 0))
+        return indexes
 
     def end_of(self, count: int) -> int:
         """Where the first `count` messages end."""
@@ -108,7 +134,9 @@ def shifted(ends: Ends, by: int) -> Ends:
     return array("I", moved.astype(np.uint32).tobytes())
 
 
-def bounded_blocks(pieces: Iterable[bytes], ends: Ends, time: Times) -> Iterator[Block]:
+def bounded_blocks(
+    pieces: Iterable[bytes], ends: Ends, time: Times, keys: Keys = None
+) -> Iterator[Block]:
     """Blocks of content that comes in pieces of whole messages; `ends` counts through all of them.
 
     A piece of many messages that is too long is cut, as old logs have them.
@@ -117,7 +145,8 @@ def bounded_blocks(pieces: Iterable[bytes], ends: Ends, time: Times) -> Iterator
     for piece in _bounded(pieces, ends):
         last = bisect_right(ends, start + len(piece))
         own = ends[passed:last]
-        yield Block(piece, _short(shifted(own, -start) if start else own), time)
+        own_keys = _part_of_keys(keys, passed, last)
+        yield Block(piece, _short(shifted(own, -start) if start else own), time, own_keys)
         start, passed = start + len(piece), last
 
 

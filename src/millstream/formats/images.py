@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.formats.blocks import Keys
 from millstream.formats.layout import StreamId
 from millstream.protocol.offsets import Position
 
@@ -34,6 +35,8 @@ class StreamImage(msgspec.Struct, array_like=True):
     own: Position
     cold: Position
     tail: Position
+    rules: bytes | None = None  # MessagePack of state.rules.Rules
+    hinted: tuple[int, int] = (-1, 0)  # a message's end, its append time if not that of its write
 
 
 class HotContent(msgspec.Struct, array_like=True):
@@ -41,6 +44,7 @@ class HotContent(msgspec.Struct, array_like=True):
 
     stream_id: StreamId
     blocks: list[tuple[bytes, bytes, bytes | int]]  # data, ends as u32, times as u64 or one for all
+    keys: list[Keys] = []  # of each block; empty: no message has one
 
 
 class BucketImage(msgspec.Struct, array_like=True):

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.formats.blocks import Block
+from millstream.formats.key_filters import UNKNOWN_KEYS, hash_key, is_filter_sound, may_hold
 from millstream.formats.layout import StreamId
 from millstream.limits import STORED_INTEGER_MAX
 from millstream.protocol.offsets import Position
@@ -34,6 +36,9 @@ class Run(msgspec.Struct, array_like=True, frozen=True, gc=False):
     row_group: int
     row: int  # of the first message, within the row group
     crc: int  # CRC32C of the wire bytes
+    first_ms: int = 0  # append time of the first message; 0: not known
+    last_ms: int = 0  # of the last one
+    keys: bytes = UNKNOWN_KEYS  # filter of the routing keys in it (key_filters.py)
 
     @property
     def first(self) -> Position:
@@ -95,6 +100,8 @@ def is_run_sound(run: Run) -> bool:
         and 0 <= run.row_group <= STORED_INTEGER_MAX
         and 0 <= run.row <= STORED_INTEGER_MAX
         and 0 <= run.crc <= STORED_INTEGER_MAX
+        and 0 <= run.first_ms <= STORED_INTEGER_MAX
+        and 0 <= run.last_ms <= STORED_INTEGER_MAX
     )
 
 
@@ -103,3 +110,20 @@ def is_segment_sound(segment: Segment, shards: int) -> bool:
         0 <= number <= STORED_INTEGER_MAX
         for number in (segment.size, segment.footer_bytes, segment.rows, segment.created_ms)
     )
+
+
+def index_problem(run: Run, block: Block) -> str | None:
+    """What is not true of the times and the key filter that the run is found by; None: nothing.
+
+    `block` is its content.
+    """
+    found = (block.first_ms, block.last_ms)
+    if run.last_ms and found != (run.first_ms, run.last_ms):
+        expected = f"from {run.first_ms} to {run.last_ms}"
+        return f"the append times should be {expected}, found {found[0]} to {found[1]}"
+    if not is_filter_sound(run.keys):
+        return "the filter of its routing keys is damaged"
+    keys = set(block.keys if isinstance(block.keys, tuple) else [block.keys]) - {None}
+    if not all(may_hold(run.keys, hash_key(key)) for key in keys if key is not None):
+        return "the filter of its routing keys does not know all of them"
+    return None

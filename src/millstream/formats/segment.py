@@ -10,6 +10,7 @@ JSON mode has behind it on the wire; `byte_end` and the runs count with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 from millstream import __version__
 from millstream.formats.blocks import Block
+from millstream.formats.key_filters import NO_KEYS, Hashes, hash_key, make_filter
 from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run
 from millstream.formats.segment_footer import SCHEMA, seal_footer, unsealed_metadata
@@ -36,10 +38,8 @@ __all__ = ["SCHEMA", "Content", "EncodedSegment", "SegmentBuilder", "encode_segm
 
 # Level 1: on JSON of 256 bytes it is twice as fast as level 3 and no larger.
 _ZSTD_LEVEL = 1
-_COMPRESSED = (
-    "stream",
-    "data",
-)  # the others are packed; zstd's set-up would cost more than it saves
+# The others are packed; zstd's set-up would cost more than it saves.
+_COMPRESSED = ("stream", "key", "data")
 _PAGE_BYTES = 2 * MIB  # more than a row group, so that a column is one page there
 _COMMA = ord(",")
 
@@ -136,7 +136,6 @@ class _Rows:
 
     def __init__(self, contents: Sequence[Content]) -> None:
         blocks = [block for content in contents for block in content.blocks]
-        assert all(block.keys is None for block in blocks), "nothing writes keys yet"
         datas = [block.data for block in blocks]
         counts = np.array([block.count for block in blocks], np.int64)
         sizes = np.fromiter(map(len, datas), np.int64, len(datas))
@@ -150,6 +149,7 @@ class _Rows:
         self.wire_ends[1:] = _message_ends(blocks, counts, sizes)
         self.wire_ends[1:] += np.repeat(block_starts, counts)
         self.times = _message_times(blocks, counts)
+        self._keys = _message_keys(blocks)
 
         # Contents without blocks have no rows, so their places below do not matter.
         first_blocks = np.minimum(np.cumsum(blocks_of) - blocks_of, max(len(blocks) - 1, 0))
@@ -184,12 +184,17 @@ class _Rows:
                 pa.array(self.ordinals[rows]),
                 pa.array(self.byte_ends[rows]),
                 pa.array(self.times[rows]).view(SCHEMA.field("append_ms").type),
-                pa.nulls(last - first, pa.binary()),
+                self._keys_of(first, last),
                 is_json,
                 self._messages(first, last, is_json),
             ],
             schema=SCHEMA,
         )
+
+    def _keys_of(self, first: int, last: int) -> pa.Array:
+        if self._keys is None:
+            return pa.nulls(last - first, pa.binary())
+        return self._keys.slice(first, last - first)
 
     def _messages(self, first: int, last: int, is_json: pa.BooleanArray) -> pa.Array:
         """Column `data`: the messages without their commas."""
@@ -229,6 +234,18 @@ def _message_times(blocks: Sequence[Block], counts: Int64s) -> Int64s:
         joined = b"".join([times for times in all_times if not isinstance(times, int)])
         message_times[np.repeat(several, counts)] = np.frombuffer(joined, np.int64)
     return message_times
+
+
+def _message_keys(blocks: Sequence[Block]) -> pa.Array | None:
+    """None: no message has one."""
+    all_keys = [block.keys for block in blocks]
+    if all_keys.count(None) == len(all_keys):
+        return None
+    each = (
+        block.keys if isinstance(block.keys, tuple) else (block.keys,) * block.count
+        for block in blocks
+    )
+    return pa.array(list(chain.from_iterable(each)), pa.binary())
 
 
 def _row_groups(wire_ends: Int64s, stream_ids: Int64s, whole: bool) -> Iterable[tuple[int, int]]:
@@ -280,7 +297,7 @@ class _Writer:
             column_encoding=dict.fromkeys(
                 ("stream_id", "ordinal", "byte_end", "append_ms"), "DELTA_BINARY_PACKED"
             ),
-            write_statistics=["stream_id", "ordinal"],
+            write_statistics=["stream_id", "ordinal", "append_ms"],
             sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(2)],
             data_page_size=_PAGE_BYTES,
             max_rows_per_page=ROW_GROUP_ROWS_MAX,
@@ -326,6 +343,7 @@ def _runs(columns: pa.RecordBatch, wire: Wire, row_group: int) -> list[Run]:
         crc32c(slice_of(first, last - first))
         for first, last in zip(wire_firsts.tolist(), wire_lasts.tolist(), strict=True)
     ]
+    times = int64s(columns["append_ms"].view(pa.int64()))
     return list(
         map(
             Run,
@@ -337,8 +355,30 @@ def _runs(columns: pa.RecordBatch, wire: Wire, row_group: int) -> list[Run]:
             [row_group] * len(crcs),
             firsts.tolist(),
             crcs,
+            times[firsts].tolist(),
+            times[lasts - 1].tolist(),
+            _key_filters(columns["key"], firsts, lasts),
         )
     )
+
+
+def _key_filters(keys: pa.Array, firsts: Int64s, lasts: Int64s) -> list[bytes]:
+    """Of the rows from each of `firsts` up to its one of `lasts`."""
+    if keys.null_count == len(keys):
+        return [NO_KEYS] * len(firsts)
+    hashes, is_keyed = _key_hashes(keys)
+    before = np.concatenate(([0], np.cumsum(is_keyed)))  # of each row, how many of these hashes
+    bounds = zip(before[firsts].tolist(), before[lasts].tolist(), strict=True)
+    return [make_filter(hashes[first:last]) for first, last in bounds]
+
+
+def _key_hashes(keys: pa.Array) -> tuple[Hashes, Bools]:
+    """Of the rows that have a key, and which these are. Every key is hashed once."""
+    encoded = keys.drop_null().dictionary_encode()
+    distinct = encoded.dictionary.to_numpy(zero_copy_only=False)
+    hashes = np.array([hash_key(key) for key in distinct], np.uint64)
+    is_keyed: Bools = keys.is_valid().to_numpy(zero_copy_only=False)
+    return hashes[encoded.indices.to_numpy()], is_keyed
 
 
 def _bools(column: pa.ChunkedArray) -> Bools:

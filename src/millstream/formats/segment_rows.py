@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.errors import DamagedSegment
-from millstream.formats.blocks import Block, Ends, Times
+from millstream.formats.blocks import Block, Ends, Keys, Times
 from millstream.formats.runs import Run
 from millstream.formats.segment_footer import SCHEMA, Footer
 from millstream.formats.wal import crc32c
@@ -27,7 +27,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _COMMA = ord(",")
-_READ = ["stream_id", "ordinal", "byte_end", "append_ms", "is_json", "data"]
+_READ = ["stream_id", "ordinal", "byte_end", "append_ms", "key", "is_json", "data"]
 
 
 class Wire(NamedTuple):
@@ -48,6 +48,15 @@ def wire_form(columns: pa.RecordBatch) -> Wire:
         data = pc.binary_join_element_wise(data, pc.if_else(is_json, comma, nothing), nothing)
     ends = _ends(data)
     return Wire(_bytes_of(data, ends), ends - ends[0])
+
+
+def _wire_ends(data: pa.Array, is_json: pa.BooleanArray) -> Int64s:
+    """As in `Wire`, without making it."""
+    ends = _ends(data)
+    ends -= ends[0]
+    if is_json.true_count:
+        ends[1:] += np.cumsum(is_json.to_numpy(zero_copy_only=False))
+    return ends
 
 
 def _json_wire_form(data: pa.Array) -> Wire:
@@ -141,31 +150,98 @@ class _Piece(io.RawIOBase):
         return data
 
 
-class RowGroup:
-    """A decoded row group: its wire form, and what tells whose rows these are."""
+class FoundRow(NamedTuple):
+    """One message, as on the wire, and where it begins in its stream."""
 
-    __slots__ = ("byte_ends", "nbytes", "ordinals", "stream_ids", "times", "wire")
+    ordinal: int
+    byte: int
+    time_ms: int
+    data: bytes
+
+
+class RowGroup:
+    """A decoded row group, and what tells whose rows these are.
+
+    The wire form is made when the first run is asked for: single rows do not need it.
+    """
+
+    __slots__ = (
+        "_columns",
+        "_wire",
+        "byte_ends",
+        "ends",
+        "keys",
+        "nbytes",
+        "ordinals",
+        "stream_ids",
+        "times",
+    )
     nbytes: int
 
     def __init__(self, columns: pa.RecordBatch) -> None:
-        self.wire = wire_form(columns)
+        self._columns: pa.RecordBatch | None = columns.select(["is_json", "data"])
+        self._wire: pa.Buffer | None = None
+        self.ends = _wire_ends(columns["data"], columns["is_json"])
         self.stream_ids = int64s(columns["stream_id"])
         self.ordinals = int64s(columns["ordinal"])
         self.byte_ends = int64s(columns["byte_end"])
         self.times = int64s(columns["append_ms"].view(pa.int64()))
-        self.nbytes = self.wire.data.size + 40 * len(self.times)
+        keys = columns["key"]
+        self.keys = None if keys.null_count == len(keys) else keys
+        self.nbytes = int(self.ends[-1]) + 40 * len(self.times)
+        if self.keys is not None:
+            self.nbytes += self.keys.nbytes
 
     def block(self, name: str, run: Run) -> Block:
         """One run, checked against what the catalog knows of it."""
         first, last = run.row, run.row + run.count
         self._check_rows(name, run, first, last)
-        start, end = self.wire.ends[[first, last]].tolist()
-        data = self.wire.data.slice(start, end - start).to_pybytes()
+        start, end = self.ends[[first, last]].tolist()
+        data = self._wire_data().slice(start, end - start).to_pybytes()
         crc = crc32c(data)
         if crc != run.crc:
             place = f"the CRC32C of {_place(run)}"
             raise DamagedSegment(name, place, f"{run.crc:08x}", f"{crc:08x}")
-        return Block(data, self._ends(first, last), self._times(first, last))
+        ends, times = self._ends(first, last), self._times(first, last)
+        return Block(data, ends, times, self._keys(first, last))
+
+    def rows_of(self, name: str, run: Run, key: bytes) -> list[FoundRow]:
+        """The run's messages that have exactly this key; it is checked that they are the run's."""
+        if self.keys is None:
+            return []
+        self._check_rows(name, run, run.row, run.row + run.count)
+        found = pc.equal(self.keys.slice(run.row, run.count), pa.scalar(key, pa.binary()))
+        indexes = np.flatnonzero(found.fill_null(False).to_numpy(zero_copy_only=False)) + run.row
+        return [self._found_row(name, run, index) for index in indexes.tolist()]
+
+    def _found_row(self, name: str, run: Run, index: int) -> FoundRow:
+        ordinal = run.first_ordinal + index - run.row
+        found = (int(self.stream_ids[index]), int(self.ordinals[index]))
+        if found != (run.stream_id, ordinal):
+            expected = f"stream {run.stream_id}, message {ordinal}"
+            place = f"row {index} of row group {run.row_group}"
+            raise DamagedSegment(name, place, expected, "stream {}, message {}".format(*found))
+        data = self._message(index)
+        return FoundRow(
+            ordinal, int(self.byte_ends[index]) - len(data), int(self.times[index]), data
+        )
+
+    def _message(self, index: int) -> bytes:
+        columns = self._columns
+        if columns is not None:
+            message: bytes = columns["data"][index].as_py()
+            return message + b"," if columns["is_json"][index].as_py() else message
+        start, end = self.ends[index : index + 2].tolist()
+        wire: bytes = self._wire_data().slice(start, end - start).to_pybytes()
+        return wire
+
+    def _wire_data(self) -> pa.Buffer:
+        """Threads may come at once; then it is made twice."""
+        columns = self._columns
+        if columns is not None:
+            self._wire = wire_form(columns).data
+            self._columns = None  # after the other is there
+        return self._wire
 
     def _check_rows(self, name: str, run: Run, first: int, last: int) -> None:
         rows = len(self.times)
@@ -179,7 +255,7 @@ class RowGroup:
         found = (
             *(int(self.stream_ids[first]), int(self.stream_ids[last - 1])),
             *(int(self.ordinals[first]), int(self.ordinals[last - 1])),
-            *(int(self.byte_ends[last - 1]), int(self.wire.ends[last] - self.wire.ends[first])),
+            *(int(self.byte_ends[last - 1]), int(self.ends[last] - self.ends[first])),
         )
         if found != expected:
             raise DamagedSegment(name, _place(run), _describe(*expected), _describe(*found))
@@ -187,7 +263,7 @@ class RowGroup:
     def _ends(self, first: int, last: int) -> Ends | None:
         if last - first == 1:
             return None
-        ends = self.wire.ends[first + 1 : last + 1] - self.wire.ends[first]
+        ends = self.ends[first + 1 : last + 1] - self.ends[first]
         return array("I", ends.astype(np.uint32).tobytes())
 
     def _times(self, first: int, last: int) -> Times:
@@ -196,9 +272,26 @@ class RowGroup:
             return int(times[0])
         return array("Q", times.tobytes())
 
+    def _keys(self, first: int, last: int) -> Keys:
+        if self.keys is None:
+            return None
+        keys = self.keys.slice(first, last - first).to_numpy(zero_copy_only=False).tolist()
+        return keys[0] if keys.count(keys[0]) == len(keys) else tuple(keys)
+
 
 def decode_row_group(name: str, footer: Footer, row_group: int, data: pa.Buffer) -> RowGroup:
     return RowGroup(decode_columns(name, footer, row_group, data, _READ))
+
+
+def decode_row_group_of(
+    name: str, footer: Footer, row_group: int, data: pa.Buffer, key: bytes
+) -> RowGroup | None:
+    """None when no row has this key: then nothing but the keys is decoded."""
+    keys = decode_columns(name, footer, row_group, data, ["key"])
+    if pc.index(keys["key"], pa.scalar(key, pa.binary())).as_py() < 0:
+        return None
+    others = decode_columns(name, footer, row_group, data, [n for n in _READ if n != "key"])
+    return RowGroup(others.append_column("key", keys["key"]))
 
 
 def _place(run: Run) -> str:

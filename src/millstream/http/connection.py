@@ -11,6 +11,7 @@ that all of it is freed at once and not when the collector comes.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -56,6 +57,8 @@ class Connection(asyncio.Protocol):
         "transport",
         "unsent_bytes",
         "waiting",
+        "watched",
+        "watched_since",
         "write_paused",
     )
 
@@ -80,6 +83,8 @@ class Connection(asyncio.Protocol):
         self.queued_bytes = 0  # of them: those that wait, or did since all were answered
         self.reading_since = 0  # tick at which the request being read began; 0: none
         self.last_data = self.blocked_since = server.tick
+        self.watched: weakref.ref[Request] | None = None  # unanswered when it was last looked at
+        self.watched_since = 0  # tick at which it was first so
         self.shape: HeadShape | None = None  # of its heads that differ in the length alone
         self.reader = RequestReader(self, listener.pages)
 
@@ -326,15 +331,14 @@ class Connection(asyncio.Protocol):
             self._read_on()
 
     def send_response(self, request: Request, status: int, headers: bytes, body: Body) -> None:
-        server = self.server
+        server, transport = self.server, self.transport
+        if transport is None or self.current is not request:
+            self.release_body(request)
+            return  # the client left, or waited long enough and was told so
         try:  # as `count` does; a call costs as much as everything else here
             server.counts[request.route][status] += 1
         except KeyError:
             server.count(request.route, status)
-        transport = self.transport
-        if transport is None or self.current is not request:
-            self.release_body(request)
-            return  # the client left
         if not request.keep_alive or server.is_closing:
             headers += _CLOSE
         if status == 204 or status == 304:
@@ -372,13 +376,13 @@ class Connection(asyncio.Protocol):
     def start_stream(
         self, request: Request, status: int, headers: bytes, length: int | None, is_finite: bool
     ) -> BodyStream:
-        self.server.count(request.route, status)
         chunked = request.chunked and length is None
         stream = BodyStream(self, chunked, is_finite)
         self.release_body(request)
         if self.transport is None or self.current is not request:
             stream.ended = True
             return stream
+        self.server.count(request.route, status)
         if length is not None:
             headers += b"content-length: %d\r\n" % length
         elif chunked:
@@ -413,9 +417,11 @@ class Connection(asyncio.Protocol):
             self._read_on()
 
     def _close_when_sent(self) -> None:
-        self.refused = True
+        lingers, self.refused = self.refused, True
         self._forget_requests(self.current)
-        if self.transport is not None:
+        if lingers:
+            self._linger()
+        elif self.transport is not None:
             self.transport.close()
 
     # Refusals, limits and ends
@@ -445,9 +451,28 @@ class Connection(asyncio.Protocol):
             _CLOSE,
         )
         transport.write(head + body)
+        self._linger()
+
+    def _linger(self) -> None:
+        """The answer was the last. What the client still sends would make the socket's end a reset,
+        which may overtake the answer."""
+        transport = self.transport
+        if transport is None or self.linger is not None:
+            return
         if transport.can_write_eof():
             transport.write_eof()
-        self.linger = server.loop.call_later(LINGER_SECONDS, self.abort)
+        self.linger = self.server.loop.call_later(LINGER_SECONDS, self.abort)
+
+    def give_up(self, request: Request) -> bool:
+        """The handler takes too long: the next answer to the request is the last on this
+        connection, and what the handler says later is dropped. Requests behind it are not begun,
+        so a client knows what was not done. False: it has an answer, or one that has begun.
+        """
+        if self.current is not request or self.body_stream is not None:
+            return False
+        self.refused, request.keep_alive = True, False
+        self._leave(request)
+        return True
 
     def sweep(self, tick: int) -> None:
         """Called every second: ends what takes too long."""
@@ -460,6 +485,8 @@ class Connection(asyncio.Protocol):
                 return
         if self.refused:
             return
+        if self.current is not None and limits.answer_seconds:
+            self._watch(self.current, tick)
         if self.reading_since:
             if self._is_busy:
                 self.reader.hold_clock(tick)
@@ -467,6 +494,15 @@ class Connection(asyncio.Protocol):
                 self._check_clock(tick)
         elif not self._is_busy and tick - self.last_data > limits.idle_seconds:
             self.close_if_idle()
+
+    def _watch(self, request: Request, tick: int) -> None:
+        """A request is found here twice before its time counts: no answer pays for this."""
+        if self.body_stream is not None:
+            self.watched = None
+        elif self.watched is None or self.watched() is not request:
+            self.watched, self.watched_since = weakref.ref(request), tick
+        elif tick - self.watched_since >= self.server.limits.answer_seconds:
+            self.server.note_overdue(request)
 
     def _check_clock(self, tick: int) -> None:
         try:

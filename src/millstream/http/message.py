@@ -21,7 +21,7 @@ STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in 
 Body = bytes | memoryview | Sequence[bytes | memoryview]
 
 
-class Request(msgspec.Struct, eq=False):
+class Request(msgspec.Struct, eq=False, weakref=True):
     """`path` and `query` are the raw bytes of the URL; header names are in lower case."""
 
     connection: Connection

@@ -33,6 +33,7 @@ class HttpLimits:
     body_rate_bytes: int  # a second, on average over request_seconds
     stall_seconds: float
     write_buffer_bytes: int
+    answer_seconds: float = 0.0  # until `overdue` hears of a request without an answer; 0: never
 
 
 class Listener:
@@ -62,6 +63,8 @@ class Server:
         self.access_log = access_log
         self.is_large = is_large
         self.faults = faults or Faults()  # hears of handlers that fail
+        # Told once a second of each request that waits for longer than `answer_seconds`.
+        self.overdue: Callable[[Request], None] = _nothing
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         self.counts: dict[str, dict[int, int]] = {}  # route -> status -> requests
@@ -100,6 +103,12 @@ class Server:
         for connection in list(self.connections):
             connection.sweep(self.tick)
         self._ticker = self.loop.call_later(1.0, self._tick)
+
+    def note_overdue(self, request: Request) -> None:
+        try:
+            self.overdue(request)
+        except Exception as error:
+            self.faults.report("request", error)
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -160,3 +169,7 @@ class Server:
             connection.abort()
         await asyncio.sleep(0)
         self._ticker.cancel()
+
+
+def _nothing(request: Request) -> None:
+    pass

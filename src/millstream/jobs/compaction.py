@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from millstream.errors import JobConflict, ResultRefused
 from millstream.formats.crc32c import crc32c_combine
 from millstream.formats.jobs import TaskInput, TaskResult, cut_runs
-from millstream.formats.runs import Run, Segment, is_segment_sound, segment_folder
+from millstream.formats.key_filters import is_filter_sound
+from millstream.formats.runs import Run, Segment, is_run_sound, is_segment_sound, segment_folder
 from millstream.limits import MIB
 from millstream.tier.catalog import Decay, SegmentSpan, SegmentUse
 
@@ -224,6 +225,8 @@ def _check_rows(segment: Segment, runs: Sequence[Run]) -> None:
                 f"{segment.name}: {run.count} rows of stream {run.stream_id} are said to begin at "
                 f"row {run.row} of row group {run.row_group}, expected row {row} of {row_group}"
             )
+        if not is_run_sound(run) or not is_filter_sound(run.keys):
+            raise ResultRefused(f"{segment.name}: {_place(run)} is told in a way that cannot be")
         row += run.count
     rows = sum(run.count for run in runs)
     if rows != segment.rows:
@@ -252,6 +255,11 @@ def check_same_content(old: Sequence[Run], new: Sequence[Run]) -> None:
             raise ResultRefused(
                 f"{_place(expected)}: expected CRC32C {expected.crc:08x} up to byte "
                 f"{expected.end_byte}, found {found.crc:08x} up to byte {found.end_byte}"
+            )
+        if not _have_same_times(expected, found):
+            raise ResultRefused(
+                f"{_place(expected)}: expected append times from {expected.first_ms} to "
+                f"{expected.last_ms}, found {found.first_ms} to {found.last_ms}"
             )
     extra = new_runs.take()
     if extra is not None:
@@ -282,7 +290,15 @@ class _Runs:
             run.row_group,
             run.row,
             crc32c_combine(run.crc, found.crc, found.size),
+            run.first_ms,
+            found.last_ms,
         )
+
+
+def _have_same_times(run: Run, other: Run) -> bool:
+    """As far as they are known."""
+    pairs = ((run.first_ms, other.first_ms), (run.last_ms, other.last_ms))
+    return all(ms == other_ms or not ms or not other_ms for ms, other_ms in pairs)
 
 
 def _start(run: Run) -> str:

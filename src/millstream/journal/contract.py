@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from millstream.errors import StreamError
@@ -25,6 +26,8 @@ class JournalStats:
         self.bytes_written = 0
         self.commit_seconds = [0] * (len(COMMIT_SECONDS_BUCKETS) + 1)
         self.commit_seconds_sum = 0.0
+        self.commit_log2 = [0] * 65  # batches by the bits of their nanoseconds
+        self.recent_seconds: deque[float] = deque(maxlen=1024)  # of the newest batches
 
 
 COMMIT_SECONDS_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0)
@@ -68,6 +71,10 @@ class Journal(Protocol):
     @property
     def depth(self) -> int:
         """Entries taken and not committed yet."""
+        ...
+
+    def under_way(self) -> Iterator[Entry]:
+        """Entries taken and not committed yet, in the order in which they were submitted."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from millstream.errors import StreamError
 from millstream.journal.contract import Entry, JournalStats, Replay
@@ -44,6 +44,9 @@ class MemoryJournal:
     @property
     def depth(self) -> int:
         return len(self._pending)
+
+    def under_way(self) -> Iterator[Entry]:
+        return iter(self._pending)
 
     def _commit(self) -> None:
         batch, self._pending = self._pending, []

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from queue import SimpleQueue
 from time import perf_counter
 from typing import NamedTuple, TypeVar
@@ -144,6 +145,9 @@ class WalJournal:
     @property
     def depth(self) -> int:
         return len(self._pending) + len(self._in_flight)
+
+    def under_way(self) -> Iterator[Entry]:
+        return chain(self._in_flight, self._pending)
 
     @property
     def log_bytes(self) -> int:
@@ -339,6 +343,8 @@ class WalJournal:
         stats.bytes_written += size
         stats.commit_seconds_sum += seconds
         stats.commit_seconds[bisect_left(COMMIT_SECONDS_BUCKETS, seconds)] += 1
+        stats.recent_seconds.append(seconds)
+        stats.commit_log2[min(int(seconds * 1e9).bit_length(), 64)] += 1
 
     # On the chores' thread
 

@@ -22,6 +22,7 @@ from millstream.protocol import content_types
 from millstream.state.buckets import split_key
 from millstream.state.images import decode_image, restore_hot
 from millstream.state.log import Log
+from millstream.state.system_streams import SYSTEM_KEYS
 from millstream.tier.catalog import Catalog
 from millstream.tier.catalog_files import FORMAT, ROOT_NAME, as_ours, shard_name, unseal
 
@@ -152,14 +153,16 @@ def _live(store_id: str, found: _Found, hot: list[HotContent], now_ms: int | Non
     contents = []
     for each in sorted(hot, key=lambda content: content.stream_id):
         image = found.images[each.stream_id]
+        if image.path in SYSTEM_KEYS:
+            continue
         contents.append(_content(image, each))
         piece = LiveRange(-1, HOT, each.stream_id, image.cold[0], *image.tail)
         pieces.setdefault(each.stream_id, []).append(piece)
     streams: list[LiveStream] = []
     ranges: list[LiveRange] = []
     for stream_id, image in sorted(found.images.items()):
-        if image.deleted or _is_expired(image, now_ms):
-            continue
+        if image.deleted or _is_expired(image, now_ms) or image.path in SYSTEM_KEYS:
+            continue  # the server's own streams are hidden here as in listings
         bucket, name = split_key(image.path)
         shown = name if bucket == DEFAULT_BUCKET else image.path
         ranges += _ranges(len(streams), image, found.images, pieces)

@@ -31,6 +31,7 @@ SELECT
     bucket,
     ordinal,
     append_time,
+    key,
     CASE WHEN is_json THEN TRY(decode(data)::JSON) END AS json,
     TRY(decode(data)) AS text,
     data,
@@ -42,6 +43,7 @@ FROM (
         live.is_json,
         r.ordinal,
         make_timestamp(epoch_us(r.append_ms)) AS append_time,
+        TRY(decode(r.key)) AS key,
         least(r.byte_end, live.end_byte) AS byte_end,
         CASE
             WHEN r.byte_end <= live.end_byte THEN r.data

@@ -15,7 +15,7 @@ from millstream.formats.layout import StreamId
 from millstream.recover import RESTORED
 from millstream.state.buckets import split_key
 from millstream.state.images import decode_image
-from millstream.state.records import BLOB, BUCKET
+from millstream.state.records import BLOB, BUCKET, SYSTEM, system_ids_of
 from millstream.tier.catalog import Catalog
 from millstream.tier.object_kinds import snapshot_name
 
@@ -40,18 +40,21 @@ class Consistency:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.streams = 0
-        self.messages = 0
+        self.streams = 0  # of clients, and
+        self.messages = 0  # theirs
+        self._rows = 0
         self.blobs: dict[str, BlobUse] = {}
         self._forks: list[_Fork] = []
         self._buckets: Counter[bytes] = Counter()
         self._last_id = 0
+        self._system_ids: set[StreamId] = set()
 
     def check(
         self, catalog: Catalog, hot: Iterable[HotContent], *, is_whole: bool
     ) -> Iterator[str]:
         """`is_whole`: the catalog stands for the whole state, and `hot` is all that is in no run.
         Otherwise only what one row says of itself can be checked."""
+        self._system_ids = system_ids_of(catalog.records(SYSTEM))
         for row in catalog.stream_rows():
             image = _decode(row)
             yield from _check_row(row, image)
@@ -72,8 +75,8 @@ class Consistency:
             is_lost = is_tail_lost and image.first[0] >= image.cold[0]
             if not is_lost:
                 yield from _check_extent(image, lowest, catalog.extent(row.stream_id))
-            if seen % 1000 == 0 or seen == self.streams:
-                self._progress("checking streams", seen, self.streams)
+            if seen % 1000 == 0 or seen == self._rows:
+                self._progress("checking streams", seen, self._rows)
         yield from self._check_sources(catalog)
         if is_whole:
             for stream_id in hot_by_id:
@@ -81,11 +84,13 @@ class Consistency:
             yield from self._check_records(catalog)
 
     def _see(self, row: StreamRow, image: StreamImage) -> None:
-        self.streams += 1
-        self.messages += image.tail[0] - max(image.first[0], image.own[0])
+        self._rows += 1
         self._last_id = row.stream_id
-        if row.listed:
-            self._buckets[split_key(image.path)[0]] += 1
+        if row.stream_id not in self._system_ids:
+            self.streams += 1
+            self.messages += image.tail[0] - max(image.first[0], image.own[0])
+            if row.listed:
+                self._buckets[split_key(image.path)[0]] += 1
         if image.origin is not None:
             self._forks.append(_Fork(image.stream_id, image.origin[0], image.first[0], *image.own))
         if image.snapshot is not None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from millstream.formats.blocks import Block, decode_ends
+from millstream.formats.blocks import Block, Keys, decode_ends
 from millstream.formats.images import StreamImage
 from millstream.formats.runs import Run
 from millstream.offline.salvage_report import readable
 from millstream.protocol import content_types
-from millstream.state.commands import Append, CreateStream
+from millstream.state.commands import Append, AppendEntries, CreateStream
 
 
 class Leftovers:
@@ -28,12 +28,16 @@ class Leftovers:
         """What a record of the log would have appended."""
         kind = command.content_type or b""
         is_json = content_types.is_json(content_types.essence(kind))
-        ends = decode_ends(command.ends)
+        ends, time_ms = decode_ends(command.ends), command.now_ms
+        keys = command.keys if isinstance(command, AppendEntries | CreateStream) else None
+        if isinstance(command, AppendEntries) and command.hint_ms is not None:
+            time_ms = min(command.hint_ms, time_ms)
         self._write(
             {
                 "stream": stream,
                 **source,
-                "append_ms": command.now_ms,
+                "append_ms": time_ms,
+                **_keys(keys),
                 "messages": list(_messages(command.data, ends, is_json)),
             }
         )
@@ -47,6 +51,8 @@ class Leftovers:
                 "segment": segment,
                 "first_ordinal": run.first_ordinal,
                 "first_byte": run.first_byte,
+                "append_ms": block.times if isinstance(block.times, int) else list(block.times),
+                **_keys(block.keys),
                 "messages": list(_messages(block.data, block.ends, is_json)),
             }
         )
@@ -62,6 +68,13 @@ class Leftovers:
             return None
         self._file.close()
         return str(self._path)
+
+
+def _keys(keys: Keys) -> dict[str, Any]:
+    """One for all messages, or one each; nothing where there are none."""
+    if isinstance(keys, tuple):
+        return {"keys": [None if key is None else readable(key) for key in keys]}
+    return {} if keys is None else {"keys": readable(keys)}
 
 
 def _messages(data: bytes, ends: Any, is_json: bool) -> Iterator[Any]:

@@ -25,7 +25,8 @@ from millstream.journal.folder import NewFolder
 from millstream.protocol.offsets import Position
 from millstream.recover import RESTORED
 from millstream.state.images import decode_image, encode_image
-from millstream.state.records import ACCESS_KEY, SUBSCRIPTION
+from millstream.state.records import ACCESS_KEY, SUBSCRIPTION, SYSTEM, system_ids_of
+from millstream.state.system_streams import SYSTEM_KEYS
 from millstream.tier.backup import (
     Manifest,
     extract_file,
@@ -48,7 +49,7 @@ Progress = Callable[[str, int, int], None]  # what, how much of it is done, how 
 
 class Restored(NamedTuple):
     manifest: Manifest
-    streams: int
+    streams: int  # of clients
     keys: int  # access keys that are good as of the manifest
     shortened: int  # streams whose end was only on the lost machine
     passed_over: list[str]  # newer manifests that could not be used, and why
@@ -91,7 +92,7 @@ def _restore(
     try:
         # Behind every manifest there is, also one that was passed over: the next is the newest.
         shortened = _repair(catalog, lsns[0] + 1, manifest.lsn, progress)
-        streams = catalog.count_streams()
+        streams = catalog.count_streams() - len(system_ids_of(catalog.records(SYSTEM)))
         keys = sum(1 for _ in catalog.records(ACCESS_KEY))
     finally:
         catalog.close()
@@ -150,7 +151,7 @@ def _repair(catalog: Catalog, lsn: int, manifest_lsn: int, progress: Progress) -
     changes.records += [("births", b"%d" % births), (RESTORED, restored)]
     changes.records += cut_subscriptions(catalog.records(SUBSCRIPTION), cuts.tails)
     catalog.merge(changes)
-    return len(cuts.tails)
+    return len(cuts.tails.keys() - SYSTEM_KEYS)
 
 
 class Cuts:

@@ -31,7 +31,7 @@ from millstream.errors import (
     StartupError,
 )
 from millstream.formats.images import HotContent
-from millstream.formats.runs import Run, Segment
+from millstream.formats.runs import Run, Segment, index_problem
 from millstream.formats.wal import SEGMENT_HEADER_BYTES, decode_segment_header
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import OsDisk
@@ -133,6 +133,8 @@ class _Salvage:
         self._report = Report(str(folder.path), str(new.path))
         self._leftovers = Leftovers(new.path / LEFTOVERS)
         self._work = new.path / UNFINISHED / "catalog"
+        # Sound runs that the catalog tells wrong times or keys of.
+        self._misleading: list[tuple[Segment, Run, str]] = []
         self._until: int | None = None  # the last record that may be applied; None: all
         self._copies: ObjectStore | None = None  # where objects go; None: they stay where they are
         if _is_inside(self._objects.settings.url, folder.path):
@@ -294,6 +296,10 @@ class _Salvage:
             whole = list(runs)
             problem = whole[0].reason
             self._report.damaged.append(Damage(segment.name, None, problem))
+        for segment, run, problem in self._misleading:
+            place = f"the catalog's run at message {run.first_ordinal} in {segment.name}"
+            self._report.damaged.append(Damage(place, None, problem))
+            catalog.forget_index(run)
         edits.begin_behind(bad)
         self._keep_what_is_before(catalog, edits, bad)
 
@@ -316,11 +322,15 @@ class _Salvage:
 
     def _load(self, segment: Segment, runs: list[Run]) -> str | None:
         try:
-            self._reader.load_runs(segment, runs)
+            blocks = self._reader.load_runs(segment, runs)
         except DamagedSegment as error:
             return f"{error.place} should be {error.expected}, found {error.found}"
         except (ObjectMissing, ObjectTooShort) as error:
             return error.message
+        for run, block in zip(runs, blocks, strict=True):
+            problem = index_problem(run, block)
+            if problem is not None:
+                self._misleading.append((segment, run, problem))
         return None
 
     def _keep_what_is_before(self, catalog: Catalog, edits: Edits, bad: list[BadRun]) -> None:

@@ -24,8 +24,15 @@ from millstream.errors import (
     StartupError,
     StreamError,
 )
+from millstream.formats.blocks import Block
 from millstream.formats.images import HotContent, StreamImage
-from millstream.formats.runs import Run, Segment, parse_segment_name, segment_name
+from millstream.formats.runs import (
+    Run,
+    Segment,
+    index_problem,
+    parse_segment_name,
+    segment_name,
+)
 from millstream.journal.folder import IDENTITY_FILE, ReadFolder, load_identity
 from millstream.journal.log_walk import Hole, list_log, walk_log
 from millstream.journal.read_only import ReadOnlyDisk
@@ -236,24 +243,24 @@ class _Walk:
             return
         for row_group, its_runs in groupby(runs, key=lambda run: run.row_group):
             together = list(its_runs)
-            error = self._load(segment, together)
-            if error is None:
+            loaded = self._load(segment, together)
+            if not isinstance(loaded, Exception):
+                yield from _check_indexes(catalog, segment, together, loaded)
                 continue
-            alone = [run for run in together if self._load(segment, [run]) is not None]
-            error = self._load(segment, alone[:1]) or error
+            alone = [r for r in together if isinstance(self._load(segment, [r]), Exception)]
+            again = self._load(segment, alone[:1])
+            error = again if isinstance(again, Exception) else loaded
             if isinstance(error, DamagedSegment):
-                place, expected, found = error.place, error.expected, error.found
-                text = f"{place} should be {expected}, found {found}"
+                text = f"{error.place} should be {error.expected}, found {error.found}"
             else:
                 text = str(error)
             yield f"{segment.name}, row group {row_group}: {text} ({_whose(catalog, alone)})"
 
-    def _load(self, segment: Segment, runs: Sequence[Run]) -> Exception | None:
+    def _load(self, segment: Segment, runs: Sequence[Run]) -> list[Block] | Exception:
         try:
-            self._reader.load_runs(segment, runs)
+            return self._reader.load_runs(segment, runs)
         except (DamagedSegment, ObjectMissing, ObjectTooShort) as error:
             return error
-        return None
 
     def _check_garbage(self, catalog: Catalog) -> Iterator[str]:
         """It may be gone already; what is there must be what the catalog means."""
@@ -311,6 +318,16 @@ class _Walk:
             except DamagedBackup as error:
                 yield str(error)
             self._progress("reading the copy of the catalog", number, len(manifest.files))
+
+
+def _check_indexes(
+    catalog: Catalog, segment: Segment, runs: Sequence[Run], blocks: Sequence[Block]
+) -> Iterator[str]:
+    for run, block in zip(runs, blocks, strict=True):
+        problem = index_problem(run, block)
+        if problem is not None:
+            place = f"the catalog's run at message {run.first_ordinal} in {segment.name}"
+            yield f"{place}: {problem} ({_whose(catalog, [run])})"
 
 
 def _whose(catalog: Catalog, runs: Iterable[Run]) -> str:

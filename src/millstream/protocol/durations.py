@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from millstream.errors import InvalidRequest
 from millstream.limits import TTL_SECONDS_MAX
 
+_NANOSECONDS = re.compile(rb"[0-9]{1,20}")
 _SECONDS = re.compile(rb"0|[1-9][0-9]{0,17}")
 _DURATION = re.compile(rb"(0|[1-9][0-9]{0,17})(ms|s|m|h|d)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,14 +41,35 @@ def decode_ttl_ms(text: bytes) -> int:
 
 def decode_timestamp_ms(text: bytes) -> int:
     """An RFC 3339 time with its zone, as milliseconds since 1970."""
-    if _RFC3339.fullmatch(text):
-        try:
-            moment = datetime.fromisoformat(text.decode().upper())
-        except ValueError:
-            pass
-        else:
-            return (moment - _EPOCH) // _MILLISECOND
-    raise InvalidRequest("Stream-Expires-At must be an RFC 3339 time such as 2030-01-31T12:00:00Z")
+    milliseconds = _rfc3339_ms(text)
+    if milliseconds is None:
+        raise InvalidRequest(
+            "Stream-Expires-At must be an RFC 3339 time such as 2030-01-31T12:00:00Z"
+        )
+    return milliseconds
+
+
+def decode_moment_ms(text: bytes, what: str) -> int:
+    """An RFC 3339 time with its zone, or nanoseconds since 1970."""
+    if _NANOSECONDS.fullmatch(text):
+        return int(text) // 1_000_000
+    milliseconds = _rfc3339_ms(text)
+    if milliseconds is None:
+        raise InvalidRequest(
+            f"{what} must be an RFC 3339 time such as 2030-01-31T12:00:00Z, or nanoseconds "
+            "since 1970"
+        )
+    return milliseconds
+
+
+def _rfc3339_ms(text: bytes) -> int | None:
+    if _RFC3339.fullmatch(text) is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.decode().upper())
+    except ValueError:
+        return None
+    return (moment - _EPOCH) // _MILLISECOND
 
 
 def encode_timestamp(milliseconds: int) -> str:

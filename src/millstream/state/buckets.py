@@ -47,6 +47,7 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
 class Namespace:
     def __init__(self, store: StreamStore = EMPTY_STORE) -> None:
         self.buckets: SortedDict[bytes, Bucket] = SortedDict()
+        self.hidden: set[bytes] = set()  # keys of streams that no bucket counts, see `hide`
         self.changed_buckets: set[bytes] = set()  # since the last checkpoint
         self._store = store
         self._fresh: SortedList[bytes] = SortedList()
@@ -68,20 +69,27 @@ class Namespace:
         del self.buckets[name]
         self.changed_buckets.add(name)
 
+    def hide(self, key: bytes) -> None:
+        """A stream of this name is the server's own: none of a bucket, and in no listing unless it
+        is asked for. Said before the stream is added."""
+        self.hidden.add(key)
+
     def add(self, key: bytes, stream_id: StreamId, now_ms: int) -> None:
         """A stream is born; its bucket comes into being with it if it has to."""
         name, _ = split_key(key)
-        bucket = self.buckets.get(name) or self.add_bucket(name, now_ms)
-        bucket.streams += 1
-        self.changed_buckets.add(name)
+        if key not in self.hidden:
+            bucket = self.buckets.get(name) or self.add_bucket(name, now_ms)
+            bucket.streams += 1
+            self.changed_buckets.add(name)
         if self._news.get(key, 0) <= 0:
             self._fresh.add(key)
         self._news[key] = stream_id
 
     def remove(self, key: bytes, stream_id: StreamId) -> None:
         name, _ = split_key(key)
-        self.buckets[name].streams -= 1
-        self.changed_buckets.add(name)
+        if key not in self.hidden:
+            self.buckets[name].streams -= 1
+            self.changed_buckets.add(name)
         if self._news.get(key, 0) > 0:
             self._fresh.remove(key)
         self._news[key] = -stream_id
@@ -99,11 +107,16 @@ class Namespace:
         # All at once: to take thousands of them out one by one would hold everybody up.
         self._fresh = SortedList([key for key in self._fresh if unsaid.get(key, 0) > 0])
 
-    def keys_from(self, first: bytes, *, inclusive: bool = True) -> Iterator[bytes]:
+    def keys_from(
+        self, first: bytes, *, inclusive: bool = True, with_hidden: bool = False
+    ) -> Iterator[bytes]:
         """Keys in byte order, from `first` on."""
         fresh: Iterator[bytes] = self._fresh.irange(first, inclusive=(inclusive, True))
         stored = self._store.names(first, inclusive=inclusive)
-        yield from _merged(fresh, (key for key in stored if key not in self._news))
+        keys = _merged(fresh, (key for key in stored if key not in self._news))
+        if with_hidden or not self.hidden:
+            return keys
+        return (key for key in keys if key not in self.hidden)
 
 
 def _merged(left: Iterator[bytes], right: Iterator[bytes]) -> Iterator[bytes]:

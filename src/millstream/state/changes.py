@@ -176,6 +176,16 @@ class OpenChanges:
             if stream.log.cold_byte != stream.log.tail_byte and by_id.get(stream_id) is stream
         ]
 
+    def changed_lately(self, limit: int) -> list[Stream]:
+        """Some of those that changed since the last checkpoint, the newest of each shard, and some
+        that have content from before it that is in no run; about so many at most."""
+        share, by_id = max(1, limit // self._layout.shards), self._residents.by_id
+        found: dict[StreamId, Stream] = {}
+        for dirty, hot in zip(self.dirty, self._still_hot, strict=True):
+            found |= {stream.stream_id: stream for stream in dirty[-share:]}
+            found |= islice(hot.items(), max(0, share - len(dirty)))
+        return [stream for stream in found.values() if by_id.get(stream.stream_id) is stream]
+
     def begin_capture(self, lsn: int, records: list[Record]) -> Capture:
         """Everything up to here; `records` is what belongs to no stream. All of it, or nothing."""
         assert self._capture is None

@@ -10,8 +10,10 @@ from typing import Annotated
 
 import msgspec
 
+from millstream.formats.blocks import Keys
 from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
+from millstream.state.rules import Rules
 
 
 class Command(msgspec.Struct, array_like=True, tag_field="kind", gc=False):
@@ -40,7 +42,10 @@ class CreateStream(Command, tag=1):
     # Where fork_ordinal, fork_byte and fork_sub_offset lead in the source of this id, looked up
     # beforehand because boundaries may be cold: source id, anchor and cut (ordinal, byte each).
     fork_place: tuple[StreamId, int, int, int, int] | None = None
-    pieces: tuple[bytes, ...] = ()  # as in Append; stays last
+    pieces: tuple[bytes, ...] = ()  # as in Append
+    # As in AppendEntries; the rules are those of a fork's source.
+    keys: Keys = None
+    rules_revision: int = 0
 
 
 class Append(Command, tag=2):
@@ -57,8 +62,31 @@ class Append(Command, tag=2):
     producer_seq: int = 0
     stream_seq: bytes | None = None
     # Large content instead of `data`: each piece is some whole messages. `ends` counts through all
-    # of them. Stays the last field: see encode_in_parts.
+    # of them.
     pieces: tuple[bytes, ...] = ()
+
+
+class AppendEntries(Append, tag=14):
+    """An append whose messages have a routing key, a time of their own or rules to keep to.
+
+    Its own command, so that the journal keeps nothing of that for any other.
+    """
+
+    keys: Keys = None  # one for all messages, or one each
+    hint_ms: int | None = None  # append time, as far as it fits; None: `now_ms`
+    rules_revision: int = 0  # of the rules it was admitted under; refused under any other
+
+
+class SetRules(Command, tag=15):
+    """Replaces what the stream asks of its entries. `expected_revision` is that of the rules these
+    were made from (0: none), so that of two changes at once one is refused."""
+
+    stream_id: StreamId
+    expected_revision: int
+    rules: Rules  # `revision` and `boundaries` are settled when it is applied
+    begins_version: bool = False  # messages from now on are of `rules.version`
+    is_fresh: bool = False  # all messages are of `rules.version`: nothing was there before
+    needs_empty: bool = False  # refused once there is a message
 
 
 class DeleteStream(Command, tag=3):
@@ -249,9 +277,33 @@ class RevokeKey(Command, tag=41):
     key_id: str
 
 
+# System streams: tags 50 and 51.
+
+
+class KeepSystemStream(Command, tag=50):
+    """Creates one of the server's own streams if it is not there. `is_kept` False: the server
+    writes nothing to it any more, and what it holds stays."""
+
+    path: bytes
+    is_kept: bool = True
+    rules: Rules | None = None  # for a new one; None: those of a plain stream
+
+
+class WriteSystemStream(Command, tag=51):
+    """What the server has to say in one of its own streams, as in AppendEntries."""
+
+    path: bytes
+    data: bytes
+    ends: bytes
+    count: int
+    keys: Keys = None
+
+
 AnyCommand = (
     CreateStream
     | Append
+    | AppendEntries
+    | SetRules
     | DeleteStream
     | TouchStream
     | ExpireStream
@@ -277,6 +329,8 @@ AnyCommand = (
     | ExpireLease
     | CreateKey
     | RevokeKey
+    | KeepSystemStream
+    | WriteSystemStream
 )
 
 # What is taken while the disk is full: it frees room, or needs next to none.
@@ -306,16 +360,28 @@ encode_command = _encoder.encode
 _NO_PIECES = b"\x90"  # MessagePack's empty array
 
 
+def _fields_behind_pieces(kind: type[Command]) -> tuple[str, ...]:
+    names = kind.__struct_fields__
+    return names[names.index("pieces") + 1 :]
+
+
+_BEHIND = {kind: _fields_behind_pieces(kind) for kind in (Append, AppendEntries, CreateStream)}
+
+
 def encode_in_parts(command: AnyCommand) -> list[bytes]:
     """Decodes to the same as what `encode_command` gives, but large pieces are not copied."""
     if not isinstance(command, Append | CreateStream) or not command.pieces:
         return [encode_command(command)]
     pieces = command.pieces
-    head = encode_command(msgspec.structs.replace(command, pieces=()))
-    assert head.endswith(_NO_PIECES)
-    parts = [head[:-1] + b"\xdd" + len(pieces).to_bytes(4, "big")]
+    whole = encode_command(msgspec.structs.replace(command, pieces=()))
+    behind = b"".join(encode_command(getattr(command, name)) for name in _BEHIND[type(command)])
+    assert whole.endswith(_NO_PIECES + behind)
+    head = whole[: len(whole) - len(behind) - 1]
+    parts = [head + b"\xdd" + len(pieces).to_bytes(4, "big")]
     for piece in pieces:
         parts += (b"\xc6" + len(piece).to_bytes(4, "big"), piece)
+    if behind:
+        parts.append(behind)
     return parts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from sys import byteorder
 
+import msgspec
 import numpy as np
 
 from millstream.errors import (
@@ -16,20 +17,29 @@ from millstream.errors import (
     ProducerEpochStart,
     ProducerFenced,
     ProducerGap,
+    RulesChanged,
     SequenceRegression,
     SnapshotConflict,
     StreamClosed,
     StreamError,
     StreamExists,
     StreamGone,
+    StreamNotEmpty,
     StreamNotFound,
 )
 from millstream.limits import BLOCK_BYTES
 from millstream.protocol import content_types
 from millstream.protocol.offsets import Offset, Position
-from millstream.state.commands import Append, CreateStream, PublishSnapshot
+from millstream.state.commands import (
+    Append,
+    AppendEntries,
+    CreateStream,
+    PublishSnapshot,
+    SetRules,
+)
 from millstream.state.log import Log
 from millstream.state.outcomes import Done, Outcome
+from millstream.state.rules import Rules
 from millstream.state.stream import Stream
 
 
@@ -81,7 +91,19 @@ def decide_append(stream: Stream, command: Append) -> Outcome | None:
         return SequenceRegression(
             f"Stream-Seq must be greater than {stream.stream_seq.decode('latin-1')!r}"
         )
+    if stream.rules is not None and command.count:
+        return _decide_rules(stream.rules, command)
     return None
+
+
+def _decide_rules(rules: Rules, command: Append) -> Outcome | None:
+    """What was admitted under other rules, or none, may not keep to these."""
+    revision = command.rules_revision if isinstance(command, AppendEntries) else 0
+    return None if revision == rules.revision else rules_changed()
+
+
+def rules_changed() -> StreamError:
+    return RulesChanged("the stream's schema or profile changed at the same moment; send it again")
 
 
 def _decide_producer(stream: Stream, command: Append) -> Outcome | None:
@@ -192,6 +214,49 @@ def _large_holds_together(command: Append | CreateStream) -> bool:
     if not is_ascending or int(ends[-1]) != borders[-1]:
         return False
     return bool((ends[np.searchsorted(ends, borders)] == borders).all())
+
+
+def has_sound_keys(command: AppendEntries | CreateStream) -> bool:
+    """Whether there is one key for all messages, or one for each."""
+    keys = command.keys
+    return not isinstance(keys, tuple) or len(keys) == command.count
+
+
+def entry_time_ms(stream: Stream, command: AppendEntries) -> int:
+    """What is hinted at, but neither before the message in front nor after the write itself."""
+    written_ms = max(command.now_ms, stream.last_write_ms)
+    if command.hint_ms is None:
+        return written_ms
+    return min(max(command.hint_ms, stream.last_entry_ms), written_ms)
+
+
+def revision_of(stream: Stream) -> int:
+    return 0 if stream.rules is None else stream.rules.revision
+
+
+def decide_rules_change(stream: Stream, command: SetRules) -> Outcome | None:
+    """None: these would become the stream's rules."""
+    if command.expected_revision != revision_of(stream):
+        return rules_changed()
+    if command.needs_empty and stream.log.tail_ordinal:
+        return StreamNotEmpty("first schema requires empty stream")
+    if not stream.is_json:
+        return InvalidRequest("only a stream of application/json can have a schema or a profile")
+    return None
+
+
+def settle_rules(stream: Stream, command: SetRules) -> Rules:
+    """The new rules with their revision, and with the boundary that belongs to this moment."""
+    before = stream.rules
+    boundaries = () if before is None else before.boundaries
+    version = command.rules.version
+    if command.is_fresh:
+        boundaries = ((0, version),) if version else ()
+    elif command.begins_version:
+        boundaries = (*boundaries, (stream.log.tail_ordinal if version > 1 else 0, version))
+    return msgspec.structs.replace(
+        command.rules, revision=command.expected_revision + 1, boundaries=boundaries
+    )
 
 
 def content_torn() -> StreamError:

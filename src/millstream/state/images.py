@@ -11,9 +11,12 @@ from millstream.formats.blocks import Block, Times, decode_ends
 from millstream.formats.images import HotContent, StreamImage
 from millstream.formats.layout import StreamId
 from millstream.state.log import Log
-from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
+from millstream.state.rules import Rules
+from millstream.state.stream import ForkOrigin, Hinted, Producer, Snapshot, Stream
 
-encode_image = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
+encode_image = _encode
+_decode_rules = msgspec.msgpack.Decoder(Rules).decode
 _image_decoder = msgspec.msgpack.Decoder(StreamImage)
 decode_image = _image_decoder.decode
 
@@ -42,6 +45,8 @@ def image_of(stream: Stream) -> StreamImage:
         log.own,
         log.cold,
         log.tail,
+        None if stream.rules is None else _encode(stream.rules),
+        stream.hinted,
     )
 
 
@@ -70,6 +75,8 @@ def restore_stream(encoded: bytes) -> Restored:
         stream.producers = {k: Producer(*v) for k, v in image.producers.items()}
     stream.stream_seq = image.stream_seq
     stream.snapshot = None if image.snapshot is None else Snapshot(*image.snapshot)
+    stream.rules = None if image.rules is None else _decode_rules(image.rules)
+    stream.hinted = Hinted(*image.hinted)
     stream.log = _restore_log(image)
     return Restored(stream, image.tail.byte - image.cold.byte)
 
@@ -92,7 +99,6 @@ def forget_tail(stream: Stream) -> None:
 
 
 def hot_content(stream_id: StreamId, blocks: list[Block]) -> HotContent:
-    assert all(block.keys is None for block in blocks), "a checkpoint has no place for keys yet"
     return HotContent(
         stream_id,
         [
@@ -103,15 +109,17 @@ def hot_content(stream_id: StreamId, blocks: list[Block]) -> HotContent:
             )
             for block in blocks
         ],
+        [block.keys for block in blocks] if any(b.keys is not None for b in blocks) else [],
     )
 
 
 def restore_hot(log: Log, content: HotContent) -> None:
-    for data, encoded_ends, encoded_times in content.blocks:
+    keys = content.keys or [None] * len(content.blocks)
+    for (data, encoded_ends, encoded_times), own_keys in zip(content.blocks, keys, strict=True):
         times: Times
         if isinstance(encoded_times, int):
             times = encoded_times
         else:
             times = array("Q")
             times.frombytes(encoded_times)
-        log.append(data, decode_ends(encoded_ends), times)
+        log.append(data, decode_ends(encoded_ends), times, own_keys)

@@ -8,10 +8,11 @@ may take long.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
+from operator import attrgetter
 from typing import TypeAlias, cast
 
 from millstream.formats.blocks import Block, Ends, Keys, Times, bounded_blocks, decode_ends, join
@@ -23,6 +24,8 @@ PublishedRun: TypeAlias = tuple[Segment, Run]
 
 # As Position(ordinal, byte) in a third of the time: a checkpoint asks every stream for four.
 _position = cast("Callable[[tuple[int, int]], Position]", partial(tuple.__new__, Position))
+
+_last_ms = attrgetter("last_ms")
 
 # How far a new log is from its first merge: those that grow alike shall not all merge at once.
 _phases = cycle(range(0, SMALL_BLOCK_BYTES // 2, SMALL_BLOCK_BYTES // 64))
@@ -121,7 +124,13 @@ class Log:
     def append_block(self, block: Block) -> None:
         self.append(block.data, block.ends, block.times, block.keys)
 
-    def append_many(self, pieces: Sequence[bytes], encoded_ends: bytes, time: Times = 0) -> int:
+    def append_many(
+        self,
+        pieces: Sequence[bytes],
+        encoded_ends: bytes,
+        time: Times = 0,
+        keys: Keys = None,
+    ) -> int:
         """Content in one or more pieces of whole messages; its size.
 
         `encoded_ends` counts through all of them and is empty for exactly one message.
@@ -130,11 +139,11 @@ class Log:
         ends = decode_ends(encoded_ends)
         if ends is None:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            self.append(data, None, time)
+            self.append(data, None, time, keys)
         elif len(pieces) == 1 and size <= 2 * BLOCK_BYTES:
-            self.append(pieces[0], ends, time)
+            self.append(pieces[0], ends, time, keys)
         else:
-            for block in bounded_blocks(pieces, ends, time):
+            for block in bounded_blocks(pieces, ends, time, keys):
                 self.append_block(block)
         return size
 
@@ -188,6 +197,20 @@ class Log:
         start, block = self.starts[index], self.blocks[index]
         count = block.count_within(byte - start)
         return Position(self.ordinals[index] + count, start + block.end_of(count))
+
+    def first_since(self, time_ms: int, start: Position) -> Position:
+        """The boundary before the first message from `start` on that was appended then or later;
+        the tail when there is none. `start` must be between what is held and the tail.
+        """
+        if len(self.starts) < len(self.blocks):
+            self._locate()
+        index = bisect_left(self.blocks, time_ms, key=_last_ms)
+        if index == len(self.blocks):
+            return self.tail
+        block = self.blocks[index]
+        count = block.count_before(time_ms)
+        found = Position(self.ordinals[index] + count, self.starts[index] + block.end_of(count))
+        return max(start, found)
 
     def page_end(self, start: Position, bytes_max: int) -> Position:
         """Where a read ends: on a boundary, after at least one message when there is one."""

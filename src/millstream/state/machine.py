@@ -18,6 +18,7 @@ from millstream.errors import (
     StreamError,
     StreamNotFound,
 )
+from millstream.formats.blocks import Keys
 from millstream.formats.changes import Replacement
 from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import is_run_sound, is_segment_sound
@@ -29,6 +30,7 @@ from millstream.state.changes import OpenChanges
 from millstream.state.commands import (
     AnyCommand,
     Append,
+    AppendEntries,
     CreateBucket,
     CreateStream,
     DeleteBucket,
@@ -39,6 +41,7 @@ from millstream.state.commands import (
     PublishSnapshot,
     ReplaceSegments,
     SetRetention,
+    SetRules,
     TouchStream,
     TrimStream,
 )
@@ -48,19 +51,26 @@ from millstream.state.decisions import (
     decide_append,
     decide_existing,
     decide_publish,
+    decide_rules_change,
+    entry_time_ms,
     fork_places,
     gone,
+    has_sound_keys,
     holds_together,
     name_kept_for_forks,
+    revision_of,
+    rules_changed,
+    settle_rules,
 )
 from millstream.state.horizon import Horizon
 from millstream.state.outbox import Outbox
 from millstream.state.outcomes import Done, Outcome
 from millstream.state.preparation import Preparation
 from millstream.state.residents import EMPTY_STORE, Residents, StreamStore
-from millstream.state.stream import ForkOrigin, Producer, Snapshot, Stream
+from millstream.state.stream import ForkOrigin, Hinted, Producer, Snapshot, Stream
 from millstream.state.subscriptions import Subscriptions
 from millstream.state.swaps import Swaps
+from millstream.state.system_streams import SystemStreams
 
 _APPENDED = Done.APPENDED  # looking it up in the class takes longer than one thinks
 
@@ -86,11 +96,15 @@ class StateMachine:
         self.swaps = Swaps()
         self.subscriptions = Subscriptions(self)
         self.access = AccessKeys()
+        self.system = SystemStreams(self)
         self.prepare = Preparation(self, store).steps
         self._appliers: dict[type, Callable[[Any], Outcome]] = {
             **self.subscriptions.appliers(),
             **self.access.appliers(),
+            **self.system.appliers(),
             Append: self.apply_append,
+            AppendEntries: self.apply_entries,
+            SetRules: self._apply_rules,
             CreateStream: self._apply_create,
             DeleteStream: self._apply_delete,
             TouchStream: self._apply_touch,
@@ -129,11 +143,11 @@ class StateMachine:
         if command.fork_from is not None:
             planned = self._plan_fork(command)
             return planned if isinstance(planned, StreamError) else None
-        return None
+        return rules_changed() if command.rules_revision else None
 
     def _apply_create(self, command: CreateStream) -> Outcome:
         decided = self.decide_create(command)
-        if decided is None and not holds_together(command):
+        if decided is None and not (holds_together(command) and has_sound_keys(command)):
             decided = content_torn()
         if decided is not None:
             return decided
@@ -148,6 +162,9 @@ class StateMachine:
             source, stream.origin, cut = planned
             self.changes.touch(source)
             stream.log = source.log.branch(cut)
+            # Its append times do not go back behind those it inherits, whatever the clock says.
+            stream.last_write_ms = max(command.now_ms, source.last_write_ms)
+            stream.rules = None if source.rules is None else source.rules.as_of(cut.ordinal)
             source.forks += 1
             if source.snapshot is not None:
                 stream.snapshot = source.snapshot
@@ -157,18 +174,29 @@ class StateMachine:
         if expired is not None:
             self.changes.note_death(command.now_ms)
             self._remove(expired)
-        self.births += 1
-        self.residents.add(stream)
-        self.changes.touch(stream)
-        self.names.add(stream.path, stream.stream_id, command.now_ms)
+            self.system.note_expired(expired, command.now_ms)
+        self._add(stream, command.now_ms)
         if command.count:
-            size = stream.log.append_many(
-                command.pieces or (command.data,), command.ends, command.now_ms
-            )
+            pieces = command.pieces or (command.data,)
+            size = stream.log.append_many(pieces, command.ends, stream.last_write_ms, command.keys)
             self._count_hot(stream.stream_id, size)
         stream.closed = command.closed
         self.subscriptions.stream_created(stream)
+        self.system.note_created(stream, command.now_ms)
         return Done.CREATED
+
+    def add_stream(self, path: bytes, content_type: bytes, now_ms: int) -> Stream:
+        """A new one under a name that is free."""
+        stream_id = self.layout.next_id(self.births, path)
+        stream = Stream(stream_id, path, content_type, now_ms)
+        self._add(stream, now_ms)
+        return stream
+
+    def _add(self, stream: Stream, now_ms: int) -> None:
+        self.births += 1
+        self.residents.add(stream)
+        self.changes.touch(stream)
+        self.names.add(stream.path, stream.stream_id, now_ms)
 
     def _plan_fork(
         self, command: CreateStream
@@ -188,6 +216,8 @@ class StateMachine:
         if isinstance(places, StreamError):
             return places
         anchor, cut = places
+        if command.count and command.rules_revision != revision_of(source):
+            return rules_changed()
         origin = ForkOrigin(source.stream_id, source.path, *anchor, command.fork_sub_offset)
         return source, origin, cut
 
@@ -243,6 +273,7 @@ class StateMachine:
         self.changes.note_death(command.now_ms)
         self._trim(stream, snapshot.position)
         stream.touched_ms = max(stream.touched_ms, command.now_ms)
+        self.outbox.altered.add(stream.stream_id)
         return Done.PUBLISHED
 
     def _refuse_blob(self, command: PublishSnapshot, outcome: Outcome) -> Outcome:
@@ -309,6 +340,7 @@ class StateMachine:
                 self.changes.touch(stream)
                 if stream.log.publish(command.segment, run):
                     self._hot_bytes[segment.shard] -= run.size
+                    self.outbox.altered.add(run.stream_id)
         return Done.PUBLISHED
 
     def _apply_replace_segments(self, command: ReplaceSegments) -> Outcome:
@@ -344,11 +376,15 @@ class StateMachine:
         self.changes.touch(stream)
         self.changes.note_death(command.now_ms)
         self._trim(stream, first)
+        self.outbox.altered.add(stream.stream_id)
         return Done.ACCEPTED
 
     # Append and close
 
-    def apply_append(self, command: Append) -> Outcome:
+    def apply_append(
+        self, command: Append, entry_ms: int | None = None, keys: Keys = None
+    ) -> Outcome:
+        """`entry_ms` is the messages' append time if it is not that of the write."""
         stream = self.by_id.get(command.stream_id)
         if stream is None:
             stream = self.find_by_id(command.stream_id)
@@ -358,6 +394,9 @@ class StateMachine:
         if decided is not None:
             return decided
         data, now_ms = command.data, command.now_ms
+        if now_ms < stream.last_write_ms:  # clocks may be set back; append times never go back
+            now_ms = stream.last_write_ms
+        time_ms = now_ms if entry_ms is None else entry_ms
         is_plain = data and command.count == 1 and not command.ends
         if not is_plain and not holds_together(command):
             return content_torn()
@@ -367,12 +406,12 @@ class StateMachine:
             if stream.subscribers or stream.subscribers_as_of != self.subscriptions.version:
                 self.subscriptions.stream_grows(stream)
             if is_plain:
-                stream.log.append(data, None, now_ms)
+                stream.log.append(data, None, time_ms, keys)
                 # Not `_count_hot`: every append comes by here, and its two calls take 0.1 µs.
                 self._hot_bytes[command.stream_id % self.shards] += len(data)
             else:
                 pieces = command.pieces or (data,)
-                size = stream.log.append_many(pieces, command.ends, now_ms)
+                size = stream.log.append_many(pieces, command.ends, time_ms, keys)
                 self._count_hot(command.stream_id, size)
         if command.producer_id is not None or command.stream_seq is not None:
             _record_writer(stream, command)
@@ -382,6 +421,37 @@ class StateMachine:
         if now_ms > stream.touched_ms:
             stream.touched_ms = now_ms
         return _APPENDED
+
+    def apply_entries(self, command: AppendEntries) -> Outcome:
+        stream = self.find_by_id(command.stream_id)
+        if stream is None:
+            return StreamNotFound("stream does not exist")
+        if not has_sound_keys(command):
+            return content_torn()
+        entry_ms, first = entry_time_ms(stream, command), stream.log.tail_ordinal
+        outcome = self.apply_append(command, entry_ms, command.keys)
+        if outcome is _APPENDED and command.count:
+            if command.hint_ms is not None:
+                stream.hinted = Hinted(stream.log.tail_ordinal, entry_ms)
+            if stream.rules is not None and stream.rules.touch:
+                begun = self.outbox.touched.get(stream.stream_id, (first, first))[0]
+                self.outbox.touched[stream.stream_id] = (begun, stream.log.tail_ordinal)
+        return outcome
+
+    def _apply_rules(self, command: SetRules) -> Outcome:
+        stream = self.find_by_id(command.stream_id)
+        if stream is None or (stream.is_expired(command.now_ms) and not stream.deleted):
+            return StreamNotFound("stream does not exist")
+        if stream.deleted:
+            return gone(stream)
+        decided = decide_rules_change(stream, command)
+        if decided is not None:
+            return decided
+        self.changes.touch(stream)
+        stream.rules = settle_rules(stream, command)
+        self.system.note_rules(stream, command.now_ms)
+        self.outbox.changed_rules.append(stream.stream_id)
+        return Done.ACCEPTED
 
     # The end of a stream
 
@@ -393,6 +463,7 @@ class StateMachine:
             return gone(stream)
         self.changes.note_death(command.now_ms)
         self._end(stream)
+        self.system.note_deleted(stream, command.now_ms)
         return Done.DELETED
 
     def _apply_expire(self, command: ExpireStream) -> Outcome:
@@ -401,6 +472,7 @@ class StateMachine:
             return Done.NOTHING
         self.changes.note_death(command.now_ms)
         self._end(stream)
+        self.system.note_expired(stream, command.now_ms)
         return Done.DELETED
 
     def _apply_touch(self, command: TouchStream) -> Outcome:

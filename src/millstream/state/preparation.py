@@ -21,17 +21,21 @@ from millstream.state.commands import (
     AnnounceWake,
     AnyCommand,
     Append,
+    AppendEntries,
     ClaimWake,
     CreateStream,
     CreateSubscription,
     DeleteStream,
     ExpireStream,
     IssueWake,
+    KeepSystemStream,
     LinkStreams,
     PublishSnapshot,
     ReportDelivery,
+    SetRules,
     TouchStream,
     TrimStream,
+    WriteSystemStream,
 )
 from millstream.state.residents import StreamStore
 from millstream.state.stream import Stream
@@ -52,6 +56,8 @@ class Preparation:
         self._enders = 0  # commands under way that may each end a stream
         self._steps: dict[type, Callable[[Any], Steps]] = {
             Append: self._stream,
+            AppendEntries: self._stream,
+            SetRules: self._rules,
             TouchStream: self._stream,
             TrimStream: self._stream,
             PublishSnapshot: self._stream,
@@ -65,6 +71,8 @@ class Preparation:
             ClaimWake: self._wake,
             AckWake: lambda command: self._names(key for key, _, _ in command.acks),
             ReportDelivery: lambda command: self._ids(tail[0] for tail in command.tails),
+            KeepSystemStream: self._system_stream,
+            WriteSystemStream: self._system_stream,
         }
 
     def steps(self, command: AnyCommand) -> Steps:
@@ -98,13 +106,34 @@ class Preparation:
         for stream_id in stream_ids:
             yield from self._id(stream_id)
 
-    def _stream(self, command: Append | TouchStream | TrimStream | PublishSnapshot) -> Steps:
+    def _stream(
+        self, command: Append | SetRules | TouchStream | TrimStream | PublishSnapshot
+    ) -> Steps:
         return self._id(command.stream_id)
+
+    # The server's own streams
+
+    def _rules(self, command: SetRules) -> Steps:
+        yield from self._id(command.stream_id)
+        yield from self._registry()
+
+    def _registry(self) -> Steps:
+        """It gets a record of what the command does."""
+        registry_id = self._machine.system.registry_id
+        if registry_id is not None:
+            yield from self._id(registry_id)
+
+    def _system_stream(self, command: KeepSystemStream | WriteSystemStream) -> Steps:
+        yield from self._name(command.path)
+        kept = self._machine.system.by_path.get(command.path)
+        if kept is not None:
+            yield from self._id(kept.stream_id)
 
     # The end of a stream
 
     def _creation(self, command: CreateStream) -> Steps:
         self._count_ender()
+        yield from self._registry()
         yield from self._name(command.path)
         if command.fork_from is not None:
             yield from self._name(command.fork_from)
@@ -117,6 +146,7 @@ class Preparation:
         self._count_ender()
         self._ending[stream_id] += 1
         self._horizon.later(partial(self._no_longer_ending, stream_id), behind=1)
+        yield from self._registry()
         yield from self._id(stream_id)
         yield from self._ancestors(stream_id)
 

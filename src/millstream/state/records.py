@@ -7,6 +7,7 @@
     subscription/{id}       one subscription
     access                  there, once there was an access key
     access/{id}             one access key
+    system/{path}           one of the server's own streams: its id, and whether it is kept
     swaps                   which segments gave their place to others of late
 
 Streams are stored elsewhere and need none of this to be found.
@@ -19,6 +20,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millstream.formats.images import BucketImage
+from millstream.formats.layout import StreamId
 from millstream.state.buckets import Bucket, Retention
 from millstream.state.changes import Record
 from millstream.state.machine import StateMachine
@@ -28,13 +30,16 @@ from millstream.state.subscription_images import (
     encode_keys,
     encode_subscription,
 )
+from millstream.state.system_streams import Kept
 
 BUCKET, BLOB, SUBSCRIPTION = "bucket/", "blob/", "subscription/"
 SWAPS = "swaps"
 ACCESS, ACCESS_KEY = "access", "access/"
+SYSTEM = "system/"
 
 _encode = msgspec.msgpack.Encoder().encode
 _bucket_decoder = msgspec.msgpack.Decoder(BucketImage)
+_system_decoder = msgspec.msgpack.Decoder(Kept)
 
 
 def take_records(machine: StateMachine) -> list[Record]:
@@ -62,14 +67,22 @@ def take_records(machine: StateMachine) -> list[Record]:
         records.append((ACCESS, b"on"))
     access = machine.access
     records += [(ACCESS_KEY + key_id, access.encode(key_id)) for key_id in access.changed]
+    system = machine.system
+    records += [(SYSTEM + path.decode(), _encode(system.by_path[path])) for path in system.changed]
     if machine.swaps.is_changed:
         records.append((SWAPS, machine.swaps.encode()))
     machine.swaps.is_changed = False
     machine.names.changed_buckets.clear()
     machine.changes.blobs.clear()
     machine.access.changed.clear()
+    machine.system.changed.clear()
     subscriptions.changed.clear()
     return records
+
+
+def system_ids_of(records: Iterable[tuple[str, bytes]]) -> set[StreamId]:
+    """Of the server's own streams, from the records below SYSTEM."""
+    return {_system_decoder.decode(value).stream_id for _, value in records}
 
 
 def restore_records(machine: StateMachine, records: Iterable[tuple[str, bytes]]) -> None:
@@ -83,6 +96,9 @@ def restore_records(machine: StateMachine, records: Iterable[tuple[str, bytes]])
             machine.access.is_used = True
         elif key.startswith(ACCESS_KEY):
             machine.access.restore(value)
+        elif key.startswith(SYSTEM):
+            kept = _system_decoder.decode(value)
+            machine.system.restore(key.removeprefix(SYSTEM).encode(), kept)
         elif key == SWAPS:
             machine.swaps.restore(value)
         elif key.startswith(BUCKET):

@@ -8,6 +8,7 @@ from millstream.formats.layout import StreamId
 from millstream.protocol import content_types
 from millstream.protocol.offsets import AnyOffset, Position, encode_offset
 from millstream.state.log import Log
+from millstream.state.rules import Rules
 
 
 class Producer(NamedTuple):
@@ -48,6 +49,16 @@ class Snapshot(NamedTuple):
         return encode_offset(self.ordinal, self.byte)
 
 
+class Hinted(NamedTuple):
+    """The append time of the message that ends at `ordinal`, when it is not that of its write."""
+
+    ordinal: int
+    time_ms: int
+
+
+NO_HINT = Hinted(-1, 0)
+
+
 class Stream:
     """Mutable, and only ever changed by the state machine (`accessed_ms` by the engine)."""
 
@@ -62,6 +73,7 @@ class Stream:
         "essence",
         "expires_at_ms",
         "forks",
+        "hinted",
         "is_json",
         "is_mortal",
         "last_write_ms",
@@ -70,6 +82,7 @@ class Stream:
         "origin",
         "path",
         "producers",
+        "rules",
         "snapshot",
         "stream_id",
         "stream_seq",
@@ -100,6 +113,8 @@ class Stream:
         self.producers: dict[bytes, Producer] | None = None
         self.stream_seq: bytes | None = None
         self.snapshot: Snapshot | None = None
+        self.rules: Rules | None = None
+        self.hinted = NO_HINT
         self.subscribers: tuple[str, ...] = ()  # subscriptions that follow it
         self.subscribers_as_of = -1  # when this was true: a version of all patterns
         self.epoch = 0  # of the checkpoint that will see its last change
@@ -108,6 +123,12 @@ class Stream:
     @property
     def tail(self) -> str:
         return encode_offset(self.log.tail_ordinal, self.log.tail_byte)
+
+    @property
+    def last_entry_ms(self) -> int:
+        """The append time of its last message, or what the next one's must not be before."""
+        ordinal, time_ms = self.hinted
+        return time_ms if ordinal == self.log.tail_ordinal else self.last_write_ms
 
     def set_lifetime(self, ttl_ms: int | None, expires_at_ms: int | None) -> None:
         self.ttl_ms, self.expires_at_ms = ttl_ms, expires_at_ms

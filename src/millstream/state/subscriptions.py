@@ -11,7 +11,7 @@ have changed since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -197,13 +197,17 @@ class Subscriptions:
         """Whether its pattern alone makes it follow this stream."""
         if subscription.pattern is None or key == subscription.config.wake_stream:
             return False
-        return subscription.subscription_id in self._patterns.match(key)
+        return subscription.subscription_id in self._matching(key)
+
+    def _matching(self, key: bytes) -> Collection[str]:
+        """A pattern means the streams of clients; one of the server's own has to be named."""
+        return () if key in self._machine.names.hidden else self._patterns.match(key)
 
     def subscribers(self, stream: Stream) -> tuple[str, ...]:
         """Subscriptions that follow it, by its name or by a pattern."""
         if stream.subscribers_as_of != self.version:
             key = stream.path
-            matching = self._patterns.match(key)
+            matching = self._matching(key)
             matched = {s for s in matching if self.by_id[s].config.wake_stream != key}
             stream.subscribers = tuple(sorted(matched | self._explicit.get(key, set())))
             stream.subscribers_as_of = self.version

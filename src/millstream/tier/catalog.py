@@ -12,19 +12,23 @@ catalog_verify.py   a walk over everything
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from heapq import merge as merge_sorted
 from pathlib import Path
 from typing import Any
 
 from millstream.errors import DamagedData, StartupError
 from millstream.formats.changes import Changes, Replacement, StreamRow
+from millstream.formats.key_filters import UNKNOWN_KEYS
 from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.limits import SHARDS_DEFAULT
 from millstream.tier.catalog_changes import (
     Decay,
     Garbage,
+    SegmentShare,
     SegmentSpan,
     SegmentUse,
     is_empty,
@@ -52,6 +56,7 @@ __all__ = [
     "Decay",
     "Garbage",
     "Replacement",
+    "SegmentShare",
     "SegmentSpan",
     "SegmentUse",
     "StreamRow",
@@ -68,10 +73,10 @@ _NAMES_BEFORE = (
     "SELECT path, created_ms FROM streams INDEXED BY streams_by_path"
     " WHERE path {} ? AND path < ? AND listed = 1 ORDER BY path LIMIT ?"
 )
-_RUN = "first_ordinal, first_byte, count, r.size, row_group, row, crc"
+_RUN = "first_ordinal, first_byte, count, r.size, row_group, row, crc, first_ms, last_ms"
 _SEGMENT = "name, s.size, footer_bytes, rows, created_ms"
 _RUNS = (
-    f"SELECT r.segment, {_RUN}, {_SEGMENT} FROM runs r CROSS JOIN segments s USING (segment)"
+    f"SELECT r.segment, {_SEGMENT}, {_RUN}{{}} FROM runs r CROSS JOIN segments s USING (segment)"
     " WHERE stream_id = ?1 AND first_ordinal >= coalesce(("
 )
 _RUNS_BY_ORDINAL = (
@@ -83,6 +88,12 @@ _RUNS_BY_BYTE = (
     " WHERE stream_id = ?1 AND first_byte <= ?2"
     " ORDER BY first_byte DESC, first_ordinal DESC LIMIT 1), 0)"
     " AND first_byte + r.size > ?2 ORDER BY first_ordinal LIMIT ?3"
+)
+_SHARES = (
+    "SELECT segment, created_ms, count(*), sum(n), sum(size), max(first_ordinal),"
+    " max(first_ordinal + n) FROM (SELECT segment, size, first_ordinal, count AS n FROM runs"
+    " WHERE stream_id = ?1 AND first_ordinal > ?2 ORDER BY first_ordinal LIMIT ?3)"
+    " JOIN (SELECT segment, created_ms FROM segments) USING (segment) GROUP BY segment"
 )
 
 
@@ -196,10 +207,12 @@ class Catalog:
         ordinal: int | None = None,
         byte: int | None = None,
         limit: int,
+        with_keys: bool = False,
     ) -> list[tuple[Segment, Run]]:
         """The run that holds that message or byte, and those behind it, in order.
 
-        When the place lies before the first run: from the first run on.
+        When the place lies before the first run: from the first run on. Key filters are long: they
+        are only read on request, and unknown otherwise.
         """
         assert (ordinal is None) != (byte is None), "one of ordinal and byte"
         shard = self._layout.shard_of_id(stream_id)
@@ -207,11 +220,12 @@ class Catalog:
         place = byte if ordinal is None else ordinal
         segments: dict[int, Segment] = {}
         found = []
-        for row in self._files[shard].rows(sql, (stream_id, place, limit)):
-            segment = segments.get(row[0])
+        sql = sql.format(", keys" if with_keys else "")
+        for number, name, *row in self._files[shard].rows(sql, (stream_id, place, limit)):
+            segment = segments.get(number)
             if segment is None:
-                segment = segments[row[0]] = Segment(row[8], shard, *row[9:])
-            found.append((segment, Run(stream_id, *row[1:8])))
+                segment = segments[number] = Segment(name, shard, *row[:4])
+            found.append((segment, Run(stream_id, *row[4:])))
         return found
 
     def extent(self, stream_id: StreamId) -> tuple[int, int, int] | None:
@@ -222,6 +236,27 @@ class Catalog:
         )
         [(first, end_ordinal, end_byte)] = self._file_of(stream_id).rows(sql, (stream_id,))
         return None if first is None else (first, end_ordinal, end_byte)
+
+    def shares_from(
+        self, stream_id: StreamId, after_ordinal: int, limit: int
+    ) -> list[SegmentShare]:
+        """What segments hold of a stream, counting its next `limit` runs that begin behind this
+        message; -1: its first ones. A segment may come again with the next call."""
+        rows = self._file_of(stream_id).rows(_SHARES, (stream_id, after_ordinal, limit))
+        return [SegmentShare(*row) for row in rows]
+
+    def change_of(self, stream_id: StreamId) -> int:
+        """Another number once what the catalog says of this stream's runs may have changed."""
+        return self._changed_lsns[self._layout.shard_of_id(stream_id)]
+
+    def disk_bytes(self) -> int:
+        """Of all its files, about: beside a merge some of them come and go."""
+        total = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+        return total
 
     def knows_segment(self, name: str, shard: int) -> bool:
         """Whether it is referred to, or in the list of garbage."""
@@ -354,6 +389,20 @@ class Catalog:
             before_ms,
         )
 
+    def aged_stream(self, stream_id: StreamId, before_ms: int) -> list[tuple[StreamId, int, int]]:
+        """The same for one stream; nothing when nothing of it is that old."""
+        sql = (
+            "SELECT stream_id, max(first_ordinal + count), max(first_byte + size) FROM runs"
+            " WHERE stream_id = ?1"
+            " AND segment IN (SELECT segment FROM segments WHERE created_ms < ?2)"
+            " GROUP BY stream_id"
+        )
+        with open_for_work(self._path(stream_id % self.shards)) as db:
+            found: list[tuple[StreamId, int, int]] = db.execute(
+                sql, (stream_id, before_ms)
+            ).fetchall()
+        return found
+
     def oversize(self, bucket: bytes, bytes_max: int) -> list[tuple[StreamId, int, int]]:
         """(stream id, ordinal, byte) behind which at least `bytes_max` cold bytes follow."""
         return self._ends(
@@ -376,7 +425,7 @@ class Catalog:
         return found
 
     def live_runs(self, names: Sequence[str]) -> Iterator[tuple[str, Run]]:
-        """What is left of these segments, ordered by stream and ordinal."""
+        """What is left of these segments, ordered by stream and ordinal; without key filters."""
         return merge_sorted(
             *(self._live_runs(shard, names) for shard in range(self.shards)),
             key=lambda found: (found[1].stream_id, found[1].first_ordinal),
@@ -396,11 +445,20 @@ class Catalog:
         """What is left of one segment, in the order it lies there."""
         with open_for_work(self._path(segment.shard)) as db:
             rows = db.execute(
-                f"SELECT stream_id, {_RUN} FROM runs r JOIN segments s USING (segment)"
+                f"SELECT stream_id, {_RUN}, keys FROM runs r JOIN segments s USING (segment)"
                 " WHERE name = ? ORDER BY row_group, row",
                 (segment.name,),
             )
             return [Run(*row) for row in rows]
+
+    def forget_index(self, run: Run) -> None:
+        """Its times and its keys are not known any more."""
+        with open_for_work(self._path(self._layout.shard_of_id(run.stream_id))) as db:
+            db.execute(
+                "UPDATE runs SET first_ms = 0, last_ms = 0, keys = ?"
+                " WHERE stream_id = ? AND first_ordinal = ?",
+                (UNKNOWN_KEYS, run.stream_id, run.first_ordinal),
+            )
 
     def stream_rows(self) -> Iterator[StreamRow]:
         """Every stream, in the order of the ids, which is that of their births."""

@@ -23,6 +23,18 @@ class SegmentSpan(NamedTuple):
     last_stream: int
 
 
+class SegmentShare(NamedTuple):
+    """What one segment holds of one stream."""
+
+    segment: int  # its number in the file of its shard
+    created_ms: int
+    runs: int
+    messages: int
+    size: int  # wire bytes
+    last_ordinal: int  # the first message of the last run
+    end_ordinal: int
+
+
 class Decay(NamedTuple):
     """A segment that holds something that no reader may get any more."""
 

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 from millstream.errors import DamagedData, StartupError
 from millstream.formats.wal import crc32c
+from millstream.limits import CATALOG_MERGE_CACHE_BYTES, CATALOG_READ_CACHE_BYTES, KIB
 
-FORMAT = 3  # 1: no checksums, 2: dead content is not counted; an open catalog is brought here
+# 1: no checksums, 2: dead content is not counted, 3: runs have neither times nor key filters.
+FORMAT = 4  # an older catalog is brought here when it is opened
 APPLICATION_ID = 0x4D53_4341  # "MSCA"
 ROOT_NAME = "root.sqlite"
 _NEW_SUFFIX = ".new"
 
 # No mmap: touched pages would count as memory of this process, and a file that was cut short would
 # end it with SIGBUS instead of an error.
-_READER_CACHE_KIB = 512
-_WRITER_CACHE_KIB = 16 * 1024  # only while a merge runs
 
 _META = """
 CREATE TABLE meta (
@@ -125,6 +125,16 @@ UPDATE segments SET dead_since_ms = CAST(strftime('%s', 'now') AS INTEGER) * 100
     WHERE live_rows < rows;
 """
 
+# With format 4. Nothing is known of the runs that are there already. The filter comes last: it may
+# be long, and what lies before it is found without it.
+_SINCE_4 = """
+ALTER TABLE runs ADD COLUMN first_ms INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN last_ms INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN keys BLOB NOT NULL DEFAULT x'00';
+"""
+_SHARD_SCHEMA = _META + _SHARD + _SINCE_3 + _SINCE_4
+_ROOT_SCHEMA = _META + _ROOT
+
 
 _SEAL_BYTES = 4
 
@@ -197,7 +207,7 @@ class ReadFile:
         self.path = path
         if not path.exists():
             raise DamagedData(str(path), 0, "a file of the catalog", "no file")
-        self._db = _connect(path, _READER_CACHE_KIB)
+        self._db = _connect(path, CATALOG_READ_CACHE_BYTES)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All at once: an open cursor would keep the -wal file from being emptied."""
@@ -234,7 +244,7 @@ class ReadFile:
 def open_for_work(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection for one piece of work. What is not committed at its end is undone."""
     try:
-        db = _connect(path, _WRITER_CACHE_KIB)
+        db = _connect(path, CATALOG_MERGE_CACHE_BYTES)
         try:
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA secure_delete = OFF")
@@ -265,8 +275,8 @@ def load_shards(path: Path) -> int:
 
 def _upgrade(path: Path, db: sqlite3.Connection, written_format: int) -> None:
     """From format 1: every image and every record gets its checksum. From format 2: what is dead
-    is counted. All of it or nothing."""
-    if written_format not in (1, 2):
+    is counted. From format 3: runs get times and key filters. All of it or nothing."""
+    if written_format not in range(1, FORMAT):
         raise DamagedData(str(path), 60, f"format 1 to {FORMAT}", str(written_format))
     try:
         db.create_function("seal", 1, seal, deterministic=True)
@@ -278,9 +288,9 @@ def _upgrade(path: Path, db: sqlite3.Connection, written_format: int) -> None:
             db.execute("UPDATE streams SET image = seal(image)")
         elif written_format == 1:
             db.execute("UPDATE records SET value = seal_record(key, value)")
-        if is_shard:
-            for statement in _statements(_SINCE_3):
-                db.execute(statement)
+        missing = (_SINCE_3 if written_format < 3 else "") + _SINCE_4
+        for statement in _statements(missing) if is_shard else ():
+            db.execute(statement)
         db.execute(f"PRAGMA user_version = {FORMAT}")
         db.execute("COMMIT")
     except sqlite3.Error as error:
@@ -321,7 +331,7 @@ def copy_database(db: sqlite3.Connection, to: Path) -> int:
     return int(lsn)
 
 
-def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
+def _connect(path: Path, cache_bytes: int) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=rw",
@@ -330,7 +340,7 @@ def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
             check_same_thread=False,  # a start opens it in a thread and hands it to the loop
         )
         try:
-            db.execute(f"PRAGMA cache_size = -{cache_kib}")
+            db.execute(f"PRAGMA cache_size = -{cache_bytes // KIB}")
         except BaseException:
             db.close()
             raise
@@ -343,7 +353,7 @@ def expected_schema(is_root: bool) -> dict[str, str]:
     """The text of every table, index and trigger that a file has, by name."""
     db = sqlite3.connect(":memory:")
     try:
-        db.executescript(_META + (_ROOT if is_root else _SHARD + _SINCE_3))
+        db.executescript(_ROOT_SCHEMA if is_root else _SHARD_SCHEMA)
         return load_schema(db)
     finally:
         db.close()
@@ -360,10 +370,9 @@ def create_files(folder: Path, shards: int, store_id: str) -> None:
     for leftover in [*folder.glob("*.sqlite*")]:
         leftover.unlink()
     for shard in range(shards):
-        schema = _META + _SHARD + _SINCE_3
-        _create(folder / shard_name(shard), schema, Meta(store_id, shards, shard, 0))
+        _create(folder / shard_name(shard), _SHARD_SCHEMA, Meta(store_id, shards, shard, 0))
     sync_folder(folder)
-    _create(folder / ROOT_NAME, _META + _ROOT, Meta(store_id, shards, None, 0))
+    _create(folder / ROOT_NAME, _ROOT_SCHEMA, Meta(store_id, shards, None, 0))
     sync_folder(folder)
 
 

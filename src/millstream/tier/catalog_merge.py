@@ -19,16 +19,16 @@ from millstream.tier.catalog_files import seal, seal_record
 
 _ROWS_AT_ONCE = 200
 
-_ADD_RUNS = (
-    "INSERT INTO runs (stream_id, first_ordinal, first_byte, count, size, row_group, row, crc,"
-    " segment) VALUES {}"
+_RUN = (
+    "stream_id, first_ordinal, first_byte, count, size, row_group, row, crc, first_ms, last_ms,"
+    " keys, segment"
 )
+_ADD_RUNS = f"INSERT INTO runs ({_RUN}) VALUES {{}}"
 # Of what a swap brings, only runs that hold something of what it took: the rest died meanwhile.
 _ADD_REPLACING = (
-    "WITH given (stream_id, first_ordinal, first_byte, count, size, row_group, row, crc, segment)"
-    " AS (VALUES {})"
-    " INSERT OR IGNORE INTO runs (stream_id, first_ordinal, first_byte, count, size, row_group,"
-    " row, crc, segment, dead) SELECT g.*, max(0, r.first_ordinal - g.first_ordinal)"
+    f"WITH given ({_RUN}) AS (VALUES {{}})"
+    f" INSERT OR IGNORE INTO runs ({_RUN}, dead)"
+    " SELECT g.*, max(0, r.first_ordinal - g.first_ordinal)"
     " FROM given g JOIN replaced r USING (stream_id)"
     " WHERE g.first_ordinal < r.end_ordinal AND g.first_ordinal + g.count > r.first_ordinal"
 )

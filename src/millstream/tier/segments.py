@@ -16,9 +16,11 @@ from millstream.formats.blocks import Block
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment_footer import SCHEMA, Footer, decode_footer
 from millstream.formats.segment_rows import (
+    FoundRow,
     RowGroup,
     decode_columns,
     decode_row_group,
+    decode_row_group_of,
 )
 from millstream.limits import (
     COLD_FETCH_BYTES_MAX,
@@ -56,6 +58,15 @@ class SegmentReader:
     def cached_bytes(self) -> int:
         return self._row_groups.used_bytes
 
+    @property
+    def cached_row_groups(self) -> int:
+        return len(self._row_groups)
+
+    @property
+    def arrow_bytes(self) -> int:
+        """What Arrow has allocated, here and wherever segments are encoded."""
+        return int(pa.total_allocated_bytes())
+
     def load_runs(self, segment: Segment, runs: Sequence[Run]) -> list[Block]:
         """The wire form of runs of one segment, in the order asked for."""
         name = segment.name
@@ -73,6 +84,36 @@ class SegmentReader:
         keys = [(name, index) for index in sorted({run.row_group for run in runs})]
         row_groups = self._row_groups.get(keys, load)
         return [row_groups[name, run.row_group].block(name, run) for run in runs]
+
+    def load_rows_of(
+        self, segment: Segment, runs: Sequence[Run], key: bytes
+    ) -> list[list[FoundRow]]:
+        """Of each run the messages that have this key. Of what is not in the cache the keys are
+        decoded first, and the rest only where the key is."""
+        name = segment.name
+        wanted = sorted({run.row_group for run in runs})
+        found = self._row_groups.kept([(name, index) for index in wanted])
+        missing = [index for index in wanted if (name, index) not in found]
+        if missing:
+            found.update(self._load_row_groups_of(segment, missing, key))
+        row_groups = ((run, found.get((name, run.row_group))) for run in runs)
+        return [[] if each is None else each.rows_of(name, run, key) for run, each in row_groups]
+
+    def _load_row_groups_of(
+        self, segment: Segment, row_groups: Sequence[int], key: bytes
+    ) -> Iterator[tuple[tuple[str, int], RowGroup]]:
+        """Those in which a row has this key; they are in the cache from now on."""
+        name, footer = segment.name, self._footer(segment)
+
+        def decode(fetched: tuple[int, pa.Buffer]) -> tuple[int, RowGroup | None]:
+            index, data = fetched
+            return index, decode_row_group_of(name, footer, index, data, key)
+
+        for span in self._fetch(segment, footer, row_groups):
+            for index, row_group in self._decoders.map(decode, span):
+                if row_group is not None:
+                    self._row_groups.put((name, index), row_group)
+                    yield (name, index), row_group
 
     def load_table(self, segment: Segment, row_groups: Sequence[int]) -> pa.Table:
         """All columns of these row groups, in ascending order. The cache is left alone."""

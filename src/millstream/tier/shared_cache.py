@@ -23,6 +23,17 @@ class SharedCache(Generic[K, V]):
         self._loading: dict[K, Future[V]] = {}
         self.used_bytes = 0
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def kept(self, keys: Sequence[K]) -> dict[K, V]:
+        """Those of the values that are here already; nothing is loaded or waited for."""
+        with self._lock:
+            found = {key: self._kept[key] for key in keys if key in self._kept}
+            for key in found:
+                self._kept.move_to_end(key)
+            return found
+
     def get(
         self, keys: Sequence[K], load: Callable[[list[K]], Iterable[tuple[K, V]]]
     ) -> dict[K, V]:
@@ -72,14 +83,23 @@ class SharedCache(Generic[K, V]):
                 future.set_exception(error)
             raise
 
+    def put(self, key: K, value: V) -> None:
+        """Keeps a value that came another way, unless one is here or on its way already."""
+        with self._lock:
+            if key not in self._kept and key not in self._loading:
+                self._keep(key, value)
+
     def _settle(self, key: K, value: V) -> None:
-        size = self._size_of(value)
         with self._lock:
             future = self._loading.pop(key)
-            if size <= self._bytes_max:
-                self._kept[key] = value
-                self.used_bytes += size
-            while self.used_bytes > self._bytes_max:
-                _, dropped = self._kept.popitem(last=False)
-                self.used_bytes -= self._size_of(dropped)
+            self._keep(key, value)
         future.set_result(value)
+
+    def _keep(self, key: K, value: V) -> None:
+        size = self._size_of(value)
+        if size <= self._bytes_max:
+            self._kept[key] = value
+            self.used_bytes += size
+        while self.used_bytes > self._bytes_max:
+            _, dropped = self._kept.popitem(last=False)
+            self.used_bytes -= self._size_of(dropped)

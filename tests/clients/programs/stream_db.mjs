@@ -11,8 +11,15 @@ const state = createStateSchema({
   tasks: { schema: anything, type: "task", primaryKey: "id" },
   notes: { schema: anything, type: "note", primaryKey: "id" },
 })
-const options = { url: `${server}/v1/stream/state/board`, contentType: "application/json" }
+const profile = globalThis.profile // set by the program that imports this one
+const board = profile ? profile.kind : "board"
+const options = { url: `${server}/v1/stream/state/${board}`, contentType: "application/json" }
 await DurableStream.create(options)
+if (profile) {
+  const body = JSON.stringify({ profile })
+  const reply = await fetch(`${options.url}/_profile`, { method: "POST", body })
+  if (!reply.ok) throw new Error(await reply.text())
+}
 
 /** A StreamDB stops for good when its connection breaks: it is opened again and loads anew. */
 class Follower {

@@ -217,13 +217,17 @@ def test_an_empty_or_repeated_offset_is_refused(raw: bytes) -> None:
         (b"live=sse", b"sse"),
         (b"live=long-poll", b"long-poll"),
         (b"live=true", b"long-poll"),
+        (b"live=1", b"long-poll"),
+        (b"live=", None),
+        (b"live=false", None),
+        (b"live=0", None),
     ],
 )
 def test_live_is_sse_or_long_poll(raw: bytes, live: bytes | None) -> None:
     assert Query(raw).live() == live
 
 
-@pytest.mark.parametrize("raw", [b"live=", b"live=SSE", b"live=false", b"live=sse&live=sse"])
+@pytest.mark.parametrize("raw", [b"live=no", b"live=SSE", b"live=2", b"live=sse&live=sse"])
 def test_another_live_mode_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidRequest):
         Query(raw).live()

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.api.paths import CACHE_ENTRIES_MAX, StreamPaths, stream_key
+from millstream.api.paths import CACHE_ENTRIES_MAX, V1_STREAM, StreamPaths, stream_key
+from millstream.api.routes import SUB_RESOURCES
 from millstream.errors import InvalidRequest
 
 ROOT = b"/v1/stream/"
@@ -93,3 +94,17 @@ def test_the_memory_of_paths_is_bounded() -> None:
     for number in range(CACHE_ENTRIES_MAX + 10):
         assert paths.any_key(ROOT + b"%d" % number) == b"_default/%d" % number
     assert len(paths.keys) <= CACHE_ENTRIES_MAX
+
+
+@pytest.mark.parametrize("below", ["touch/meta", "touch/wait", "touch/templates/activate"])
+def test_touches_take_the_end_of_a_path_unless_it_is_spelled_otherwise(below: str) -> None:
+    paths, pattern = StreamPaths(SUB_RESOURCES), "{stream}/" + below
+    for name, key in ((b"a", b"_default/a"), (b"a/b/c", b"a/b/c")):
+        place = paths.resolve(ROOT + name + b"/" + below.encode())
+        assert place == (pattern, key, (key,))
+    assert paths.resolve(b"/bucket/a/" + below.encode()) == (pattern, b"bucket/a", (b"bucket/a",))
+    for spelled in (b"/%74" + below[1:].encode(), b"/" + below.encode() + b"/x"):
+        place = paths.resolve(ROOT + b"a" + spelled)
+        assert place.pattern == V1_STREAM
+    assert paths.resolve(ROOT + b"touch/metal").key == b"touch/metal"
+    assert paths.resolve(ROOT + b"touch/meta").key == b"touch/meta", "no stream is above it"

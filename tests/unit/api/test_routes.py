@@ -46,7 +46,7 @@ class Anything:
 CALLS: list[tuple[Any, ...]] = []
 ANYTHING = cast(Any, Anything(CALLS))
 HANDLERS = Handlers(**dict.fromkeys(Handlers._fields, ANYTHING))
-TABLE = RouteTable(build_rows(HANDLERS, ANYTHING, ANYTHING), StreamPaths(SUB_RESOURCES))
+TABLE = RouteTable(build_rows(HANDLERS, ANYTHING, ANYTHING, ANYTHING), StreamPaths(SUB_RESOURCES))
 ROWS = [row for row in TABLE.rows if row.pattern != "*"]
 CATCH_ALLS = {"/__{rest*}", "/v1/stream/__ds/{rest*}"}
 
@@ -80,7 +80,7 @@ def test_every_method_needs_a_scope_or_says_why_not(row: Route) -> None:
 @pytest.mark.parametrize("row", TABLE.rows, ids=ids(list(TABLE.rows)))
 def test_what_is_for_operators_needs_the_scope_of_operators(row: Route) -> None:
     scopes = {action.scope for action in row.actions.values()}
-    assert row.is_operator is (row.pattern == "/metrics" or row.pattern.startswith("/__"))
+    assert row.is_operator is row.pattern.startswith(("/metrics", "/__", "/v1/server/"))
     assert scopes <= {Scope.ADMIN} if row.is_operator else Scope.ADMIN not in scopes
 
 
@@ -90,7 +90,7 @@ def test_only_these_are_open() -> None:
     }
     wakes = "/v1/stream/__ds/subscriptions/{subscription}/"
     assert is_open == {
-        *("*", "/healthz", "/readyz", "/v1/stream/__ds/jwks.json"),
+        *("*", "/health", "/healthz", "/readyz", "/v1/stream/__ds/jwks.json"),
         *(wakes + "callback", wakes + "ack", wakes + "release"),
     }
 
@@ -113,7 +113,7 @@ def test_a_method_that_a_route_does_not_have_is_405_with_those_it_has(row: Route
     for method in refused:
         if row.pattern == LISTING and method in METHODS:
             continue  # below
-        if method == b"PUT" and row.pattern in ("/healthz", "/readyz", "/metrics"):
+        if method == b"PUT" and row.pattern in ("/health", "/healthz", "/readyz", "/metrics"):
             continue  # a bucket's id that is reserved: 400
         request = asked(method, path_of(row.pattern))
         app.handle(request.request)
@@ -158,7 +158,7 @@ def documented(page: str) -> set[tuple[bytes, bytes]]:
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [("protocol.md", 12), ("operations.md", 5), ("pipeline.md", 6)],
+    [("protocol.md", 12), ("operations.md", 5), ("pipeline.md", 6), ("inspection.md", 8)],
 )
 def test_every_documented_route_is_in_the_table(page: str, least: int) -> None:
     found = documented(page)
@@ -300,7 +300,7 @@ def test_what_hangs_below_a_stream_is_no_stream_to_fork() -> None:
 
 
 @pytest.mark.parametrize(
-    "below", [b"snapshot", b"snapshot/1_1", b"bootstrap", b"append-batch", b"_schema"]
+    "below", [b"snapshot", b"snapshot/1_1", b"bootstrap", b"append-batch", b"_other"]
 )
 def test_paths_of_the_lenient_surface_are_names_to_their_end(below: bytes) -> None:
     match = TABLE.resolve(b"POST", b"/v1/stream/a/b/" + below)

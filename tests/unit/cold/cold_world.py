@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from millstream.cold.cold_reads import ColdReads
 from millstream.errors import StreamError
 from millstream.formats.blocks import Block
+from millstream.formats.key_filters import UNKNOWN_KEYS
 from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment import Content, encode_segment
@@ -29,11 +32,17 @@ class Runs:
         self.queries = 0
 
     def runs_from(
-        self, stream_id: int, *, ordinal: int | None = None, byte: int | None = None, limit: int
+        self,
+        stream_id: int,
+        *,
+        ordinal: int | None = None,
+        byte: int | None = None,
+        limit: int,
+        with_keys: bool = False,
     ) -> list[tuple[Segment, Run]]:
         self.queries += 1
         found = [
-            (segment, run)
+            (segment, run if with_keys else replace(run, keys=UNKNOWN_KEYS))
             for segment, run in self.of.get(stream_id, [])
             if (run.end_byte > byte if byte is not None else run.end_ordinal > (ordinal or 0))
         ]
@@ -47,7 +56,7 @@ class ColdWorld:
         self.runs = Runs()
         self.streams: dict[int, Stream] = {}
         self.cold_reads = ColdReads(self, self.runs, self.reader, threads)
-        self._segments = 0
+        self.segments = 0
 
     def find_by_id(self, stream_id: int) -> Stream | None:
         return self.streams.get(stream_id)
@@ -87,10 +96,10 @@ class ColdWorld:
             log.cold_byte,
             _cut(log.unpublished(), size),
         )
-        self._segments += 1
+        self.segments += 1
         encoded = encode_segment([content], store_id="0" * 32, shard=0)
         segment = Segment(
-            f"segments/0000/{self._segments:013d}-00000000.parquet",
+            f"segments/0000/{self.segments:013d}-00000000.parquet",
             0,
             len(encoded.data),
             encoded.footer_bytes,

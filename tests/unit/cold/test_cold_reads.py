@@ -173,7 +173,7 @@ def test_an_object_that_a_compaction_replaced_is_looked_up_again(world: ColdWorl
                 return list(world.runs.of[1])
             return [(segment, run)]
 
-    world.cold_reads._runs = Compacting()  # type: ignore[assignment]
+    world.cold_reads.runs = Compacting()  # type: ignore[assignment]
     assert bytes_of(run_window(world, stream, Offset(0, 0), 99)) == b"".join(numbered(4))
 
 

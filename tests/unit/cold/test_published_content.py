@@ -15,7 +15,8 @@ from tests.support.blocks import datas_of
 
 SEGMENT = Segment("s", 0, 1, 1, 1, 1)
 MESSAGE = b"0123456789"
-COST = int(len(MESSAGE) * PUBLISHED_MEMORY_FACTOR) + PUBLISHED_RUN_OVERHEAD
+KEYS = b"a filter"
+COST = int(len(MESSAGE) * PUBLISHED_MEMORY_FACTOR) + PUBLISHED_RUN_OVERHEAD + len(KEYS)
 
 
 def published_streams(count: int) -> tuple[dict[StreamId, Stream], list[Run]]:
@@ -23,7 +24,7 @@ def published_streams(count: int) -> tuple[dict[StreamId, Stream], list[Run]]:
     for number in map(StreamId, range(count)):
         stream = Stream(number, b"b/%d" % number, b"text/plain", 0)
         stream.log.append(MESSAGE, None, 0)
-        run = Run(number, 0, 0, 1, len(MESSAGE), 0, number, 0)
+        run = Run(number, 0, 0, 1, len(MESSAGE), 0, number, 0, keys=KEYS)
         assert stream.log.publish(SEGMENT, run)
         streams[number] = stream
         runs.append(run)

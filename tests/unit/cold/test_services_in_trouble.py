@@ -45,17 +45,12 @@ HASTY = replace(
     upload_retry=RETRY,
     garbage_retry=RETRY,
     retention_retry=RETRY,
+    lifetimes_retry=RETRY,
     memory_look=BRIEF,
     memory_rest=Backoff(BRIEF, BRIEF),
 )
 
 World = Any  # a TierWorld, with what a work hangs onto it
-
-
-@pytest.fixture(autouse=True)
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS", BRIEF)
-    monkeypatch.setattr("millstream.engine.lifetimes.RETRY_SECONDS_MAX", 4 * BRIEF)
 
 
 class Sabotage:

@@ -69,7 +69,10 @@ class TierWorld:
         self.catalog = Catalog.open(folder / "catalog", SHARDS, STORE_ID)
         self.machine = StateMachine(SHARDS, CatalogStore(self.catalog))
         self.journal = MemoryJournal()
-        self.engine = Engine(self.machine, self.journal, self.clock, self.catalog.lsn)
+        self.engine = Engine(
+            *(self.machine, self.journal, self.clock, self.catalog.lsn),
+            lifetimes_retry=timings.lifetimes_retry,
+        )
         self.pending = PendingObjects()
         limits = FlushLimits(MIB, 300_000, 64 * MIB)
         self.flusher = Flusher(self.engine, self.objects, STORE_ID, limits, self.pending, timings)

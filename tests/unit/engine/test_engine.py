@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,15 +13,26 @@ from millstream.errors import (
     ShuttingDown,
     StorageFull,
     StreamClosed,
+    StreamError,
     StreamGone,
     StreamNotFound,
 )
 from millstream.formats.layout import StreamId
+from millstream.formats.runs import Run, Segment
 from millstream.journal.memory import MemoryJournal
-from millstream.state.commands import Append, CreateStream
+from millstream.state.commands import (
+    AnyCommand,
+    Append,
+    CreateStream,
+    PublishRuns,
+    PublishSnapshot,
+    SetRules,
+    TrimStream,
+)
 from millstream.state.machine import StateMachine
 from millstream.state.outbox import Outbox
 from millstream.state.outcomes import Done, Outcome
+from millstream.state.rules import Rules
 from tests.unit.engine.world import FakeWatcher, World
 
 
@@ -238,6 +250,60 @@ def test_a_watcher_may_leave_while_it_is_woken() -> None:
     assert world.engine.watchers == {}
 
 
+def observe(world: World) -> FakeWatcher:
+    watcher = FakeWatcher(world.machine.residents.by_path[b"a"])
+    world.engine.observe(watcher.stream, watcher)
+    return watcher
+
+
+SEGMENT = Segment("segments/0000/0000000000001-00000000.parquet", 0, 99, 9, 1, 1)
+UNSEEN: dict[str, Callable[[StreamId], AnyCommand]] = {
+    "flushed": lambda i: PublishRuns(1, SEGMENT, [Run(i, 0, 0, 1, 3, 0, 0, 0)]),
+    "trimmed": lambda i: TrimStream(1, i, 1, 3),
+    "snapshot": lambda i: PublishSnapshot(1, i, 1, 3, "blob", b"text/plain", 1, "d"),
+    "other rules": lambda i: SetRules(1, i, 0, Rules(0, "evlog")),
+}
+
+
+@pytest.mark.parametrize("change", UNSEEN)
+def test_what_readers_do_not_see_wakes_those_who_observe(change: str) -> None:
+    world = World()
+    stream = world.create(content_type=b"application/json", data=b'"1"', count=1)
+    watcher, observer = watch(world), observe(world)
+    world.submit(UNSEEN[change](stream.stream_id))
+    world.commit()
+    assert not isinstance(world.outcomes[-1][1], StreamError), world.outcomes
+    assert (watcher.tails, observer.tails) == ([], [1])
+    world.engine.unobserve(stream, observer)
+    world.submit(TrimStream(world.now_ms, stream.stream_id, 1, 3))
+    world.delete()
+    world.commit()
+    assert (watcher.ended, observer.tails) == (True, [1])
+    assert (world.engine.observers, world.engine.watcher_count) == ({}, 1)
+
+
+def test_those_who_observe_hear_of_appends_and_of_the_end_too() -> None:
+    world = World()
+    world.create()
+    observer = observe(world)
+    world.append()
+    world.commit()
+    world.delete()
+    world.commit()
+    assert (observer.tails, observer.ended) == ([1, 1], True)
+
+
+def test_a_change_of_another_stream_wakes_no_observer() -> None:
+    world = World()
+    world.create()
+    other = world.create(b"b", data=b"one", count=1)
+    observer = observe(world)
+    for make in UNSEEN.values():
+        world.submit(make(other.stream_id))
+        world.commit()
+    assert observer.tails == []
+
+
 def test_the_count_of_watchers_survives_leaving_twice() -> None:
     world = World()
     stream = world.create()
@@ -270,13 +336,13 @@ def break_append(world: World, broken: bytes) -> None:
     """From now on an append of this content cannot be applied, and leaves half of it behind."""
     apply = world.machine.apply_append
 
-    def apply_append(command: Append) -> Outcome:
+    def apply_append(command: Append, *entry: Any) -> Outcome:
         if command.data == broken:
             world.machine.by_id[command.stream_id].last_write_ms = -1
             raise ZeroDivisionError("injected")
-        return apply(command)
+        return apply(command, *entry)
 
-    world.machine.apply_append = apply_append  # type: ignore[method-assign]
+    world.machine.apply_append = apply_append  # type: ignore[method-assign,assignment]
 
 
 def kinds(world: World) -> list[tuple[Any, Any]]:

@@ -10,12 +10,19 @@ import pytest
 from millstream.clock import ManualClock
 from millstream.engine import hot_budget
 from millstream.engine.hot_budget import HotBudget
+from millstream.engine.journal_queue import JournalQueue
 from millstream.errors import HotBudgetUsed
 from millstream.faults import Faults
 from millstream.journal.contract import Entry
+from millstream.journal.memory import MemoryJournal
 from millstream.state.commands import NoOp
+from millstream.state.horizon import Horizon
 from millstream.state.outcomes import Outcome
 from tests.unit.engine.world import FakeLoop
+
+
+def idle_queue() -> JournalQueue:
+    return JournalQueue(MemoryJournal(), Horizon(), Faults())
 
 
 class Desk:
@@ -24,7 +31,7 @@ class Desk:
     def __init__(self) -> None:
         self.submitted: list[str] = []
         self.refused: list[str] = []
-        self.budget = HotBudget(lambda entry: self.submitted.append(entry[2]))
+        self.budget = HotBudget(lambda entry: self.submitted.append(entry[2]), idle_queue())
         self.budget.start(asyncio.get_running_loop())
 
     def bring(self, shard: int, name: str) -> None:
@@ -108,7 +115,7 @@ def test_a_reply_that_fails_costs_the_others_nothing() -> None:
     def reply(context: object, outcome: object) -> None:
         told.append((context, type(outcome)))
 
-    budget = HotBudget(lambda entry: None, faults)
+    budget = HotBudget(lambda entry: None, idle_queue(), faults)
     budget.start(FakeLoop(ManualClock()).asyncio_loop)
     budget.set_full(frozenset({0}), is_store_failing=False)
     for number, each in enumerate((reply, fail, reply)):

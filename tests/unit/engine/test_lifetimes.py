@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.engine import lifetimes as lifetimes_module
+from millstream.engine.timings import Timings
 from millstream.errors import StreamNotFound
 from millstream.state.commands import Append, ExpireStream, TouchStream
 from millstream.state.machine import StateMachine
@@ -13,7 +14,7 @@ from tests.unit.state.tiered import Tiered
 
 TTL_MS = 8000
 QUARTER_MS = TTL_MS // 4
-RETRY_MS = int(1000 * lifetimes_module.RETRY_SECONDS)
+RETRY_MS = int(1000 * Timings.lifetimes_retry.seconds_min)
 
 
 def sliding_world() -> World:

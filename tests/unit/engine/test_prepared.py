@@ -88,13 +88,13 @@ class RestingWorld:
         self.world = World(self.machine, start_ms=NOW_MS)
         self.engine = self.world.engine
 
-    def _guarded(self, apply: Callable[[Any], Outcome]) -> Callable[[Any], Outcome]:
-        def guarded(command: Any) -> Outcome:
-            self.store.is_applying = True
+    def _guarded(self, apply: Callable[..., Outcome]) -> Callable[..., Outcome]:
+        def guarded(*command: Any) -> Outcome:
+            before, self.store.is_applying = self.store.is_applying, True
             try:
-                return apply(command)
+                return apply(*command)
             finally:
-                self.store.is_applying = False
+                self.store.is_applying = before
 
         return guarded
 

@@ -174,9 +174,11 @@ class World:
     def commit(self) -> None:
         self.loop.run_ready()
 
-    def create(self, path: bytes = b"a", **fields: Any) -> Stream:
+    def create(
+        self, path: bytes = b"a", content_type: bytes = b"text/plain", **fields: Any
+    ) -> Stream:
         """As the handler does it: committed, then followed."""
-        self.submit(CreateStream(self.now_ms, path, b"text/plain", **fields))
+        self.submit(CreateStream(self.now_ms, path, content_type, **fields))
         self.commit()
         stream = self.machine.residents.by_path[path]
         self.engine.lifetimes.follow(stream)

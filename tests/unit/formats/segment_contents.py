@@ -8,11 +8,12 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from millstream.formats.blocks import Block
+from millstream.formats.blocks import Block, Keys
 from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.formats.segment import Content, EncodedSegment, encode_segment
 from tests.support import blocks
+from tests.support.blocks import Message
 
 STORE_ID = "0123456789abcdef" * 2
 NOON_MS = 1_700_000_000_000
@@ -25,10 +26,12 @@ def content(
     is_json: bool = True,
     first_ordinal: int = 0,
     first_byte: int = 0,
+    keys: Keys = None,
 ) -> Content:
     """One block, one append time. In JSON mode `messages` are without their commas."""
     wire = [message + b"," for message in messages] if is_json else list(messages)
-    block = Block(b"".join(wire), array("I", accumulate(map(len, wire))), NOON_MS + stream_id)
+    ends = array("I", accumulate(map(len, wire)))
+    block = Block(b"".join(wire), ends, NOON_MS + stream_id, keys)
     path = b"bucket/stream-%d" % stream_id
     return Content(StreamId(stream_id), path, is_json, first_ordinal, first_byte, [block])
 
@@ -41,17 +44,18 @@ def segment_of(encoded: EncodedSegment, name: str) -> Segment:
     return Segment(name, 3, len(encoded.data), encoded.footer_bytes, encoded.rows, NOON_MS)
 
 
-def messages_of(content: Content) -> list[tuple[bytes, int]]:
-    """Each message as on the wire, with its append time."""
-    return [message[:2] for block in content.blocks for message in blocks.messages_of(block)]
+def messages_of(content: Content) -> list[Message]:
+    """Each message as on the wire, with its append time and its key."""
+    return [message for block in content.blocks for message in blocks.messages_of(block)]
 
 
-def messages_of_run(content: Content, run: Run) -> list[tuple[bytes, int]]:
+def messages_of_run(content: Content, run: Run) -> list[Message]:
     first = run.first_ordinal - content.first_ordinal
     return messages_of(content)[first : first + run.count]
 
 
 _times = st.integers(0, 2**42)
+_keys = st.none() | st.sampled_from([b"", b"a", b"b"]) | st.binary(max_size=5)
 
 
 @st.composite
@@ -63,8 +67,11 @@ def _blocks(draw: st.DrawFn, is_json: bool) -> Block:
     times: int | array[int] = draw(_times)
     if draw(st.booleans()):
         times = array("Q", draw(st.lists(_times, min_size=len(wire), max_size=len(wire))))
+    keys: Keys = draw(st.none() | _keys)
+    if draw(st.booleans()):
+        keys = tuple(draw(st.lists(_keys, min_size=len(wire), max_size=len(wire))))
     single = len(wire) == 1 and draw(st.booleans())
-    return Block(b"".join(wire), None if single else ends, times)
+    return Block(b"".join(wire), None if single else ends, times, keys)
 
 
 @st.composite

@@ -143,3 +143,22 @@ def test_a_cut_block_ends_its_last_message_at_the_cut(
 def test_ends_decode_from_the_form_in_which_commands_carry_them() -> None:
     assert decode_ends(b"") is None
     assert decode_ends(array("I", [3, 9]).tobytes()) == array("I", [3, 9])
+
+
+@brief
+@given(message_lists)
+def test_messages_of_a_key_and_their_times_are_found(messages: list[Message]) -> None:
+    block = block_of(messages)
+    assert [block.time_of(index) for index in range(block.count)] == [m.time for m in messages]
+    assert (block.first_ms, block.last_ms) == (messages[0].time, messages[-1].time)
+    for key in (b"", b"k", b"another"):
+        indexes = [index for index, each in enumerate(messages) if each.key == key]
+        assert list(block.indexes_of(key)) == indexes
+
+
+@brief
+@given(message_lists, st.sampled_from([0, 1, 7, 8, 2**63, 2**63 + 1]))
+def test_messages_before_a_time_are_counted(messages: list[Message], time_ms: int) -> None:
+    """Append times never go back."""
+    block = block_of(sorted(messages, key=lambda each: each.time))
+    assert block.count_before(time_ms) == sum(each.time < time_ms for each in messages)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from millstream.errors import DamagedSegment
 from millstream.formats import segment
+from millstream.formats.blocks import Block, Keys
+from millstream.formats.key_filters import NO_KEYS, hash_key, may_hold
 from millstream.formats.layout import StreamId
-from millstream.formats.runs import Run
+from millstream.formats.runs import Run, index_problem
 from millstream.formats.segment import SCHEMA, Content, EncodedSegment, SegmentBuilder
 from millstream.formats.segment_footer import decode_footer
 from millstream.formats.segment_rows import decode_columns, decode_row_group
@@ -25,6 +27,7 @@ from millstream.limits import (
     SHARED_ROW_GROUP_BYTES,
 )
 from tests.support import blocks
+from tests.support.blocks import Message
 from tests.unit.effort import brief
 from tests.unit.formats.segment_contents import (
     NOON_MS,
@@ -48,26 +51,46 @@ def built(table: pa.Table, rows_per_table: int) -> EncodedSegment:
     return builder.finish()
 
 
-def decoded_messages(encoded: EncodedSegment, run: Run) -> list[tuple[bytes, int]]:
+def decoded_block(encoded: EncodedSegment, run: Run) -> Block:
     """A run the way readers get it."""
     footer = decode_footer("name", encoded.data[-encoded.footer_bytes :], len(encoded.data))
     start, end = footer.borders[run.row_group : run.row_group + 2]
     row_group = decode_row_group(
         "name", footer, run.row_group, pa.py_buffer(encoded.data[start:end])
     )
-    return [message[:2] for message in blocks.messages_of(row_group.block("name", run))]
+    return row_group.block("name", run)
+
+
+def decoded_messages(encoded: EncodedSegment, run: Run) -> list[Message]:
+    return blocks.messages_of(decoded_block(encoded, run))
 
 
 @given(contents())
 @brief
-def test_runs_decode_to_the_messages_and_times_that_were_encoded(streams: list[Content]) -> None:
+def test_runs_decode_to_messages_times_and_keys_that_were_encoded(
+    streams: list[Content],
+) -> None:
     encoded = encode(*streams)
     by_id = {stream.stream_id: stream for stream in streams}
     for run in encoded.runs:
         expected = messages_of_run(by_id[run.stream_id], run)
         assert decoded_messages(encoded, run) == expected
-        wire = b"".join(message for message, _ in expected)
+        wire = b"".join(message for message, _, _ in expected)
         assert (run.count, run.size, run.crc) == (len(expected), len(wire), crc32c(wire))
+
+
+@given(contents())
+@brief
+def test_a_run_knows_its_times_and_may_hold_every_key_it_has(streams: list[Content]) -> None:
+    encoded = encode(*streams)
+    by_id = {stream.stream_id: stream for stream in streams}
+    for run in encoded.runs:
+        expected = messages_of_run(by_id[run.stream_id], run)
+        assert (run.first_ms, run.last_ms) == (expected[0].time, expected[-1].time)
+        keys = {message.key for message in expected if message.key is not None}
+        assert all(may_hold(run.keys, hash_key(key)) for key in keys)
+        assert (run.keys == NO_KEYS) == (not keys)
+        assert index_problem(run, decoded_block(encoded, run)) is None
 
 
 @given(contents())
@@ -133,8 +156,14 @@ def test_a_row_is_as_documented() -> None:
         "data": [b'{"a":1}', b"22", b"\x00\xff"],
     }
     assert encoded.runs == [
-        Run(StreamId(3), 5, 100, 2, 11, 0, 0, crc32c(b'{"a":1},22,')),
-        Run(StreamId(19), 0, 0, 1, 2, 0, 2, crc32c(b"\x00\xff")),
+        Run(
+            *(StreamId(3), 5, 100, 2, 11, 0, 0, crc32c(b'{"a":1},22,')),
+            *(NOON_MS + 3, NOON_MS + 3, NO_KEYS),
+        ),
+        Run(
+            *(StreamId(19), 0, 0, 1, 2, 0, 2, crc32c(b"\x00\xff")),
+            *(NOON_MS + 19, NOON_MS + 19, NO_KEYS),
+        ),
     ]
 
 
@@ -147,7 +176,7 @@ def test_the_footer_says_where_a_segment_comes_from() -> None:
     assert b"millstream.writer" in values
     assert metadata.row_group(0).column(7).compression == "ZSTD"
     assert [metadata.row_group(0).column(i).is_stats_set for i in range(8)] == [
-        name in ("stream_id", "ordinal") for name in SCHEMA.names
+        name in ("stream_id", "ordinal", "append_ms") for name in SCHEMA.names
     ]
 
 
@@ -263,10 +292,20 @@ def test_a_builder_refuses_rows_that_are_out_of_order(order: list[int]) -> None:
         one_by_one.add(table.slice(order[1], 1))
 
 
-def test_keys_survive_a_rewrite() -> None:
-    table = table_of(encode(content(3, [b"1", b"2"])))
-    keyed = table.set_column(5, "key", pa.array([b"k", None], pa.binary()))
-    assert table_of(built(keyed, 1))["key"].to_pylist() == [b"k", None]
+@pytest.mark.parametrize("keys", [b"k", b"", (b"k", None), (None, b"")])
+def test_keys_survive_a_rewrite(keys: Keys) -> None:
+    encoded = encode(content(3, [b"1", b"2"], keys=keys))
+    expected = list(keys) if isinstance(keys, tuple) else [keys] * 2
+    again = built(table_of(encoded), 1)
+    assert again == encoded
+    assert table_of(again)["key"].to_pylist() == expected
+    assert decoded_block(again, again.runs[0]).keys == keys
+
+
+def test_streams_without_keys_beside_others_have_none() -> None:
+    encoded = encode(content(3, [b"1"]), content(4, [b"2", b"3"], keys=b"k"), content(5, [b"4"]))
+    assert [run.keys == NO_KEYS for run in encoded.runs] == [True, False, True]
+    assert [decoded_block(encoded, run).keys for run in encoded.runs] == [None, b"k", None]
 
 
 def test_parquets_own_checksums_find_a_damaged_page_too() -> None:

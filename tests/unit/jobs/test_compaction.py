@@ -4,9 +4,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import google_crc32c
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from millstream.errors import JobConflict, ResultRefused
 from millstream.formats.jobs import TaskInput, TaskResult
@@ -24,6 +26,7 @@ from millstream.jobs.compaction import (
     split_like,
     task_input,
 )
+from millstream.limits import KEY_FILTER_BYTES_MAX
 from millstream.tier.catalog import SegmentSpan, SegmentUse
 
 POLICY = Policy(
@@ -190,7 +193,8 @@ class Cutter:
                 count = self.numbers.randint(1, len(messages) - at)
                 data = b"".join(messages[at : at + count])
                 crc = google_crc32c.value(data)
-                found.append(Run(StreamId(stream_id), at, byte, count, len(data), 0, row, crc))
+                place = (at, byte, count, len(data), 0, row, crc)
+                found.append(Run(StreamId(stream_id), *place, 1000 + at, 1000 + at + count - 1))
                 at, byte, row = at + count, byte + len(data), row + count
         return found
 
@@ -217,9 +221,13 @@ def test_any_run_that_is_lost_doubled_or_changed_is_noticed(seed: int) -> None:
     at = cutter.numbers.randrange(len(new))
     bad = new[at]
     changed = [
-        *(Run(StreamId(4), *_rest(bad)), _with(bad, first_ordinal=1), _with(bad, first_byte=1)),
+        *(_with(bad, stream_id=1), _with(bad, first_ordinal=1), _with(bad, first_byte=1)),
         *(_with(bad, count=1), _with(bad, size=1), _with(bad, crc=1)),
     ]
+    if bad.first_ordinal == 0:
+        changed.append(_with(bad, first_ms=1))
+    if at + 1 == len(new) or new[at + 1].stream_id != bad.stream_id:
+        changed.append(_with(bad, last_ms=-1))
     with pytest.raises(ResultRefused):
         check_same_content(old, new[:at] + new[at + 1 :])
     with pytest.raises(ResultRefused):
@@ -229,13 +237,8 @@ def test_any_run_that_is_lost_doubled_or_changed_is_noticed(seed: int) -> None:
             check_same_content(old, [*new[:at], other, *new[at + 1 :]])
 
 
-def _rest(bad: Run) -> tuple[int, ...]:
-    return bad.first_ordinal, bad.first_byte, bad.count, bad.size, 0, bad.row, bad.crc
-
-
 def _with(bad: Run, **more: int) -> Run:
-    fields = {name: getattr(bad, name) for name in Run.__struct_fields__}
-    return Run(**{name: value + more.get(name, 0) for name, value in fields.items()})
+    return replace_fields(bad, **{name: getattr(bad, name) + by for name, by in more.items()})
 
 
 def test_a_refusal_says_what_was_expected_and_what_was_found() -> None:
@@ -265,6 +268,27 @@ def test_rows_and_row_groups_of_new_segments_have_no_gaps() -> None:
     more = Segment(segment.name, 3, 1, 1, segment.rows + 1, 0)
     with pytest.raises(ResultRefused, match=f"has {segment.rows + 1} rows and runs of"):
         check_result(task, TaskResult([more], [runs]), shard=3, taken_names=())
+
+
+def test_times_that_one_side_does_not_know_are_not_compared() -> None:
+    """Runs of older stores, and results of an older pipeline."""
+    task, result = task_and_result(4)
+    old = [(index, replace_fields(run, first_ms=0, last_ms=0)) for index, run in task.runs]
+    check_result(TaskInput(task.segments, old), result, shard=3, taken_names=())
+    new = [replace_fields(run, first_ms=0, last_ms=0) for run in result.runs[0]]
+    check_result(task, TaskResult(result.segments, [new]), shard=3, taken_names=())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"keys": b"x" * (KEY_FILTER_BYTES_MAX + 1)}, {"keys": b"\x08 torn"}, {"first_ms": -1}],
+)
+def test_what_could_not_be_kept_is_refused(fields: dict[str, Any]) -> None:
+    task, result = task_and_result(5)
+    [[first, *rest]] = result.runs
+    runs = [replace_fields(first, **fields), *rest]
+    with pytest.raises(ResultRefused, match="in a way that cannot be"):
+        check_result(task, TaskResult(result.segments, [runs]), shard=3, taken_names=())
 
 
 def test_names_of_new_segments_are_new_and_in_their_shard() -> None:

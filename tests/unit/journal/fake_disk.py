@@ -117,5 +117,5 @@ class FakeDisk:
     def sync_folder(self, folder: str) -> None:
         self.step("sync_folder", folder)
         kept = {p: i for p, i in self.durable_names.items() if os.path.dirname(p) != folder}
-        found = {p: i for p, i in self.files.items() if os.path.dirname(p) == folder}
+        found = {p: i for p, i in list(self.files.items()) if os.path.dirname(p) == folder}
         self.durable_names = kept | found

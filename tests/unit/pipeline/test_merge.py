@@ -24,6 +24,7 @@ class Streams:
         numbers = random.Random(seed)
         self.folder = SegmentFolder(folder)
         self.rows: list[tuple[int, int, bytes]] = []
+        self.known: dict[tuple[int, int], tuple[int, bytes | None]] = {}  # time and key
         self.segments: list[Segment] = []
         self.runs: list[tuple[int, Run]] = []
         places = dict.fromkeys(range(1, 30), (0, 0))
@@ -32,7 +33,14 @@ class Streams:
             for stream_id in sorted(numbers.sample(range(1, 30), 20)):
                 ordinal, byte = places[stream_id]
                 messages = [numbers.randbytes(numbers.randint(0, 20_000)) for _ in range(3)]
-                blocks = [Block(message, None, 1000 + index) for message in messages]
+                keys = [numbers.choice([None, b"", b"key %d" % stream_id]) for _ in messages]
+                blocks = [
+                    Block(message, None, 1000 + index, key)
+                    for message, key in zip(messages, keys, strict=True)
+                ]
+                self.known.update(
+                    {(stream_id, ordinal + k): (1000 + index, key) for k, key in enumerate(keys)}
+                )
                 contents.append(Content(StreamId(stream_id), b"b/s", False, ordinal, byte, blocks))
                 self.rows += [(stream_id, ordinal + k, data) for k, data in enumerate(messages)]
                 places[stream_id] = (ordinal + 3, byte + sum(map(len, messages)))

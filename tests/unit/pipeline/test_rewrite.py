@@ -10,9 +10,12 @@ import pytest
 
 from millstream.errors import ResultRefused
 from millstream.formats.jobs import TaskInput, TaskResult, decode_result, decode_task, encode_task
+from millstream.formats.runs import index_problem
 from millstream.jobs.compaction import check_result
 from millstream.pipeline.rewrite import Target, rewrite
 from millstream.tier.objects import ColdSettings, ObjectStore
+from millstream.tier.segments import SegmentReader
+from tests.support.blocks import messages_of
 from tests.unit.pipeline.test_merge import Streams
 
 TARGET = Target("x", 3, 5, 100_000)
@@ -28,7 +31,9 @@ def cut_task(streams: Streams, numbers: random.Random) -> TaskInput:
     return decode_task(encode_task(TaskInput(streams.segments, streams.runs, cuts)))
 
 
-def test_dead_messages_are_left_out_and_told(tmp_path: Path) -> None:
+def test_dead_messages_are_left_out_and_told_and_others_keep_their_keys(
+    tmp_path: Path,
+) -> None:
     streams, numbers = Streams(tmp_path, seed := random.randrange(2**32)), random.Random(seed)
     task = cut_task(streams, numbers)
     cuts: dict[int, int] = dict(task.cuts)
@@ -41,6 +46,14 @@ def test_dead_messages_are_left_out_and_told(tmp_path: Path) -> None:
     paths = [tmp_path / segment.name for segment in result.segments]
     tables = [pq.read_table(path, columns=["data"]) for path in paths]
     assert [data for table in tables for data in table["data"].to_pylist()] == [r[2] for r in alive]
+    reader = SegmentReader(store, 0)
+    for segment, runs in zip(result.segments, result.runs, strict=True):
+        for run, block in zip(runs, reader.load_runs(segment, runs), strict=True):
+            assert index_problem(run, block) is None
+            places = [(run.stream_id, run.first_ordinal + k) for k in range(run.count)]
+            found = [(message.time, message.key) for message in messages_of(block)]
+            assert found == [streams.known[place] for place in places]
+            assert (run.first_ms, run.last_ms) == (found[0][0], found[-1][0])
     stored = b"".join(path.read_bytes() for path in paths)
     for stream_id, ordinal, data in streams.rows:
         if len(data) > 100 and ordinal < cuts.get(stream_id, 0):

@@ -10,13 +10,16 @@ from itertools import islice
 from typing import NamedTuple
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from millstream.formats.blocks import Keys
 from millstream.formats.layout import StreamId
 from millstream.protocol.offsets import Offset
 from millstream.state.commands import (
     AckWake,
     AnyCommand,
     Append,
+    AppendEntries,
     ClaimWake,
     CreateBucket,
     CreateStream,
@@ -27,25 +30,32 @@ from millstream.state.commands import (
     ExpireLease,
     ExpireStream,
     IssueWake,
+    KeepSystemStream,
     LinkStreams,
     NoOp,
     PublishRuns,
     PublishSnapshot,
     ReportDelivery,
+    SetRules,
     TouchStream,
     TrimStream,
     UnlinkStream,
+    WriteSystemStream,
 )
-from millstream.state.decisions import cut_past
+from millstream.state.decisions import cut_past, revision_of
 from millstream.state.machine import StateMachine
+from millstream.state.rules import Rules
 from millstream.state.stream import Producer, Stream, resolve_in
 from millstream.state.subscription import Subscription
+from millstream.state.system_streams import SYSTEM_KEYS
 from tests.unit.state.content import Contents, Objects
 from tests.unit.state.store import JSON, NOW_MS, TEXT, ends_of, gather
 
 PATHS = [b"x/a", b"x/b", b"y/a", b"z/d"]
 BUCKETS = [b"x", b"y", b"z", b"empty"]
+SYSTEM_PATHS = sorted(SYSTEM_KEYS)
 SUBSCRIBERS = ["s", "t", "u"]
+KEYS: list[bytes | None] = [b"k", None, b"", b"other"]
 PATTERNS = [None, b"x/*", b"**", b"*/a"]
 UNKNOWN = Stream(StreamId(999), b"?", TEXT, NOW_MS)
 
@@ -82,8 +92,10 @@ class Teller:
         match step.verb:
             case "create" | "fork":
                 return _create(step, self.machine, streams, now_ms)
-            case "append" | "produce":
+            case "append" | "produce" | "entries":
                 return _append(step, stream, now_ms)
+            case "rules":
+                return _set_rules(step, stream, now_ms)
             case "delete":
                 return DeleteStream(now_ms, stream.stream_id)
             case "expire":
@@ -104,6 +116,13 @@ class Teller:
                 return self._follow(step, stream)
             case "bucket":
                 return CreateBucket(now_ms, BUCKETS[step.which % 4])
+            case "keep":
+                is_kept, rules = step.a > 1, Rules(0, "metrics") if step.a > 5 else None
+                return KeepSystemStream(now_ms, SYSTEM_PATHS[step.which % 2], is_kept, rules)
+            case "report":
+                data, ends, count = b"".join(step.parts), ends_of(step.parts), len(step.parts)
+                path = SYSTEM_PATHS[step.which % 2]
+                return WriteSystemStream(now_ms, path, data, ends, count, b"k")
             case "unbucket":
                 return DeleteBucket(now_ms, BUCKETS[step.which % 4])
             case _:
@@ -183,6 +202,7 @@ def _create(step: Step, machine: StateMachine, streams: list[Stream], now_ms: in
     command.implies_bucket = step.a != 1
     command.data, command.ends = b"".join(step.parts), ends_of(step.parts)
     command.count = len(step.parts)
+    command.keys = _keys(step, command.count) if step.a % 2 else None
     if step.a in (3, 4):
         command.ttl_ms = 1000 * step.b
     elif step.a == 5:
@@ -190,6 +210,7 @@ def _create(step: Step, machine: StateMachine, streams: list[Stream], now_ms: in
     if step.verb == "fork":
         source = streams[step.a % len(streams)]
         command.fork_from, command.content_type = source.path, source.content_type
+        command.rules_revision = revision_of(source)
         command.lifetime_given = command.ttl_ms is not None or command.expires_at_ms is not None
         if step.b % 2:
             base = source.log.first_ordinal if step.b < 5 else 0
@@ -211,13 +232,45 @@ def _look_up_fork_place(command: CreateStream, machine: StateMachine, source: St
             command.fork_place = (source.stream_id, *anchor, *cut)
 
 
+def _keys(step: Step, count: int) -> Keys:
+    """One for all messages, or one each."""
+    keys = [KEYS[(step.a + step.b * index) % len(KEYS)] for index in range(count)]
+    return tuple(keys) if step.b % 2 else KEYS[step.which % len(KEYS)]
+
+
+def _set_rules(step: Step, stream: Stream, now_ms: int) -> SetRules:
+    """Another version in JSON mode, another routing key elsewhere; now and then too late."""
+    before = stream.rules or Rules(0)
+    rules = replace(before, routing_key=b"%d" % step.a, touch=step.b > 3)
+    if stream.is_json or step.b == 6:
+        rules = replace(rules, schemas=(*before.schemas, b"{}"), lenses=(*before.lenses, b""))
+    revision = before.revision + (1 if step.which == 6 else 0)
+    begins = rules.version > before.version
+    is_fresh = begins and not before.version and step.a < 3
+    needs_empty = step.a == 0
+    return SetRules(now_ms, stream.stream_id, revision, rules, begins, is_fresh, needs_empty)
+
+
 def _append(step: Step, stream: Stream, now_ms: int) -> Append:
-    command = Append(now_ms, stream.stream_id, closes=step.a == 7)
+    """What has rules gets entries that keep to them, and now and then what knows nothing of them.
+
+    Clocks are set back now and then, and what entries hint at may be long ago or to come.
+    """
+    if step.verb == "entries" or (stream.rules is not None and step.b):
+        command: Append = AppendEntries(now_ms, stream.stream_id, closes=step.a == 7)
+    else:
+        command = Append(now_ms, stream.stream_id, closes=step.a == 7)
+    if step.b == 3:
+        command.now_ms -= 700 * step.which
     if step.parts or step.a < 7:
         messages = step.parts or (b"x",)
         command.data, command.ends = b"".join(messages), ends_of(messages)
         command.count = len(messages)
         command.content_type = JSON if step.a == 6 else stream.essence
+    if isinstance(command, AppendEntries):
+        command.keys = _keys(step, command.count)
+        command.hint_ms = (None, now_ms - 300, now_ms - 5, now_ms + 5, 0)[step.which % 5]
+        command.rules_revision = revision_of(stream) + (step.which == 6)
     if step.b > 5:
         command.stream_seq = b"%d" % (step.which + step.b)
     if step.verb == "produce":
@@ -234,7 +287,8 @@ def _publish(step: Step, machine: StateMachine, stream: Stream, now_ms: int) -> 
     ordinal, byte = _place(step, machine, stream)
     if step.b == 4:
         byte = max(0, byte - 1)
-    blob = f"{stream.stream_id}-{now_ms}-{step.which}{step.a}{step.b}-{len(step.parts)}"
+    # A blob is stored for one place: only who tries the same again brings it a second time.
+    blob = f"{stream.stream_id}-{now_ms}-{ordinal}-{byte}-{step.which}{step.b}-{len(step.parts)}"
     command = PublishSnapshot(
         now_ms, stream.stream_id, ordinal, byte, blob, b"a/b", step.b, str(step.b % 2)
     )
@@ -282,9 +336,11 @@ PRELUDE = [
     Step("fork", 0, 2, 0, 0, ()),
 ]
 VERBS = ["mark", "create", "create", "fork", "fork", "fork", "append", "append", "append"]
+VERBS += ["entries", "entries", "entries", "rules"]
 VERBS += ["produce", "produce", "produce", "delete", "delete", "expire", "touch"]
 VERBS += ["publish", "publish", "publish", "bucket", "unbucket", "trim", "trim"]
 VERBS += ["flush", "flush", "flush", "gather", "gather", "gather"]
+VERBS += ["keep", "keep", "report"]
 digit = st.integers(0, 7)
 parts = st.lists(st.binary(min_size=1, max_size=6), max_size=3).map(tuple)
 waits_ms = st.sampled_from([0, 0, 0, 0, 1, 100, 1000])

@@ -10,11 +10,11 @@ from millstream.state.images import restore_stream
 from millstream.state.log import Log
 from millstream.state.machine import StateMachine
 from millstream.state.stream import Stream
-from tests.support.blocks import messages_of
+from tests.support.blocks import Message, messages_of
 from tests.support.memory_store import MemoryStore
 
-Objects = dict[tuple[str, Run], tuple[bytes, ...]]  # what a run holds, message by message
-Messages = dict[int, tuple[int, bytes]]  # ordinal -> where it begins, and it
+Objects = dict[tuple[str, Run], tuple[Message, ...]]  # what a run holds, message by message
+Messages = dict[int, tuple[int, Message]]  # ordinal -> where it begins, and it
 
 
 class Contents:
@@ -60,15 +60,15 @@ class Contents:
         for segment, run in self.runs(stream):
             if (segment.name, run) in self.objects:
                 byte = run.first_byte
-                for index, data in enumerate(self.objects[segment.name, run]):
-                    messages[run.first_ordinal + index] = byte, data
-                    byte += len(data)
+                for index, message in enumerate(self.objects[segment.name, run]):
+                    messages[run.first_ordinal + index] = byte, message
+                    byte += len(message.data)
         log = stream.log
         ordinal, byte = log.held_ordinal, log.held_byte
         for block in log.blocks:
-            for data, *_ in messages_of(block):
-                assert messages.setdefault(ordinal, (byte, data)) == (byte, data)
-                ordinal, byte = ordinal + 1, byte + len(data)
+            for message in messages_of(block):
+                assert messages.setdefault(ordinal, (byte, message)) == (byte, message)
+                ordinal, byte = ordinal + 1, byte + len(message.data)
         assert (ordinal, byte) == (log.tail_ordinal, log.tail_byte)
         return messages
 
@@ -78,27 +78,33 @@ class Contents:
         log = stream.log
         if stream.origin is not None:
             inherited = self.all(self.peek(stream.origin.source_id))
-            for ordinal, (byte, data) in inherited.items():
+            for ordinal, (byte, message) in inherited.items():
                 if byte < log.own_byte:
-                    messages[ordinal] = byte, data[: log.own_byte - byte]
+                    cut = message._replace(data=message.data[: log.own_byte - byte])
+                    messages[ordinal] = byte, cut
         return messages | self.own(stream)
 
     def messages(self, stream: Stream) -> list[bytes]:
-        """What it shows."""
+        return [message.data for message in self.entries(stream)]
+
+    def entries(self, stream: Stream) -> list[Message]:
+        """What it shows, with times and keys. Append times never go back."""
         log, messages = stream.log, self.all(stream)
-        byte, shown = log.first_byte, list[bytes]()
+        byte, shown = log.first_byte, list[Message]()
         for ordinal in range(log.first_ordinal, log.tail_ordinal):
             assert ordinal in messages, f"message {ordinal} of {stream.path!r} is lost"
             assert messages[ordinal][0] == byte
             shown.append(messages[ordinal][1])
-            byte += len(shown[-1])
+            byte += len(shown[-1].data)
         assert byte == log.tail_byte
+        times = [message.time for message in shown]
+        assert times == sorted(times)
         return shown
 
     def window(self, stream: Stream) -> Log:
         """What it shows, as a log that holds all of it."""
         window = Log()
         window.start_at(stream.log.first)
-        for data in self.messages(stream):
-            window.append(data, None, 0)
+        for data, time, key in self.entries(stream):
+            window.append(data, None, time, key)
         return window

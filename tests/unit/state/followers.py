@@ -187,6 +187,8 @@ def follows(machine: StateMachine, subscription: Subscription, key: bytes) -> bo
         return True
     if subscription.pattern is None or key == subscription.config.wake_stream:
         return False
+    if key in machine.names.hidden:
+        return False
     single = PatternIndex()
     single.add(subscription.pattern, "it")
     return single.match(key) == {"it"}

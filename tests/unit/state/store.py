@@ -158,7 +158,7 @@ def gather(
         end = log.tail_ordinal if count is None else min(log.cold_ordinal + count, log.tail_ordinal)
         messages = tuple(own[ordinal][1] for ordinal in range(log.cold_ordinal, end))
         if messages:
-            size = sum(map(len, messages))
+            size = sum(len(message.data) for message in messages)
             place = log.cold_ordinal, log.cold_byte, len(messages), size, 0, len(runs), 0
             runs.append(Run(stream.stream_id, *place))
             objects[name, runs[-1]] = messages
@@ -195,6 +195,7 @@ def describe(machine: StateMachine, contents: Contents | None = None) -> dict[st
         "births": machine.births,
         "buckets": sorted((b.name, b.created_ms, b.streams) for b in buckets),
         "names": list(machine.names.keys_from(b"")),
+        "system": (machine.system.by_path, machine.names.hidden),
         "shared_blobs": machine.shared_blobs,
         "access": (machine.access.is_used, machine.access.by_id),
         "hot_bytes": machine.changes.hot_bytes,
@@ -210,7 +211,7 @@ def _describe(stream: Stream, contents: Contents) -> dict[str, Any]:
         "own": (log.own_ordinal, log.own_byte),
         "cold": (log.cold_ordinal, log.cold_byte),
         "tail": (log.tail_ordinal, log.tail_byte),
-        "messages": None if stream.deleted else contents.messages(stream),
+        "messages": None if stream.deleted else contents.entries(stream),
     }
 
 
@@ -223,6 +224,7 @@ def image_bytes(machine: StateMachine) -> bytes:
             machine.births,
             sorted((b.name, b.created_ms, b.streams) for b in machine.names.buckets.values()),
             list(machine.names.keys_from(b"")),
+            sorted(machine.system.by_path.items()),
             sorted(machine.shared_blobs.items()),
             machine.changes.hot_bytes,
             [encode_image(image_of(stream)) for stream in streams],

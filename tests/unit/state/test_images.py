@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.formats.blocks import Block
 from millstream.formats.images import HotContent, StreamImage
 from millstream.formats.layout import StreamId
 from millstream.limits import SMALL_BLOCK_BYTES
-from millstream.state.commands import AnyCommand
+from millstream.state.commands import AnyCommand, AppendEntries, SetRules
 from millstream.state.images import (
     encode_image,
     hot_content,
@@ -20,7 +21,9 @@ from millstream.state.images import (
 )
 from millstream.state.log import Log
 from millstream.state.machine import StateMachine
+from millstream.state.outcomes import Done
 from millstream.state.records import restore_records, take_records
+from millstream.state.rules import Rules
 from tests.support.blocks import messages_of
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import sequences
@@ -260,3 +263,20 @@ def test_an_image_says_how_much_content_is_not_with_it() -> None:
     stream, missing_bytes = restore_stream(encode_image(image))
     assert missing_bytes == 5
     assert (stream.log.held_ordinal, stream.log.tail_ordinal, stream.log.tail_byte) == (1, 1, 3)
+
+
+def test_rules_hints_and_the_empty_key_survive_a_checkpoint() -> None:
+    store = Store()
+    store.create(b"a", content_type=JSON)
+    stream = store[b"a"]
+    rules = Rules(0, "evlog", b"{}", (b"{}",), (b"",), b"key", b"search", touch=True)
+    store.machine.apply(SetRules(NOW_MS, stream.stream_id, 0, rules, begins_version=True))
+    command = AppendEntries(NOW_MS + 9, stream.stream_id, b"1,", b"", 1)
+    command.keys, command.hint_ms, command.rules_revision = b"", NOW_MS + 5, 1
+    assert store.machine.apply(command) is Done.APPENDED
+    again = restarted(store.machine).by_id[stream.stream_id]
+    assert again.rules == stream.rules
+    assert again.rules is not None
+    assert again.rules.boundaries == ((0, 1),)
+    assert again.hinted == stream.hinted == (1, NOW_MS + 5)
+    assert again.log.blocks == [Block(b"1,", None, NOW_MS + 5, b"")]

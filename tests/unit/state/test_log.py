@@ -311,3 +311,26 @@ def test_logs_that_grow_alike_do_not_merge_all_at_once() -> None:
     merged_blocks = SMALL_BLOCK_BYTES // (256 + SMALL_BLOCK_OVERHEAD)
     assert sum(merges) > 0
     assert max(merges) <= len(logs) // 8 * merged_blocks
+
+
+@brief
+@given(
+    st.lists(st.tuples(st.lists(small_sizes, min_size=1, max_size=4), st.integers(0, 3))),
+    st.integers(0, 30),
+    st.integers(0, 99),
+)
+def test_a_moment_is_found_as_in_a_plain_list(
+    appends: list[tuple[list[int], int]], since_ms: int, start: int
+) -> None:
+    log, times, bounds, time_ms = Log(), list[int](), [0], 0
+    for sizes, later_ms in appends:
+        time_ms += later_ms
+        ends = array("I", accumulate(sizes)) if len(sizes) > 1 else None
+        log.append(b"x" * sum(sizes), ends, time_ms)
+        for size in sizes:
+            times.append(time_ms)
+            bounds.append(bounds[-1] + size)
+    start %= len(bounds)
+    expected = next((n for n in range(start, len(times)) if times[n] >= since_ms), len(times))
+    found = log.first_since(since_ms, Position(start, bounds[start]))
+    assert found == (expected, bounds[expected])

@@ -15,6 +15,7 @@ from millstream.errors import (
     StreamNotFound,
 )
 from millstream.limits import SMALL_BLOCK_BYTES
+from millstream.state.commands import AppendEntries
 from millstream.state.outcomes import Done
 from millstream.state.stream import ForkOrigin
 from tests.support.blocks import datas_of
@@ -368,3 +369,15 @@ def test_the_end_of_a_fork_by_any_cause_counts(act: Any) -> None:
     outcome = act(store, b"f")
     assert not isinstance(outcome, StreamError)
     assert store.machine.residents.by_path == {}
+
+
+def test_append_times_of_a_fork_do_not_go_back_behind_those_it_inherits() -> None:
+    """Not even when the clock was set back."""
+    store = text_source()
+    store.now_ms = NOW_MS - 5000
+    assert store.fork(b"f", b"a", b"own") is Done.CREATED
+    assert store.append(b"f", b"more") is Done.APPENDED
+    assert [block.times for block in store[b"f"].log.blocks] == [NOW_MS, NOW_MS]
+    hinted = AppendEntries(store.now_ms, store[b"f"].stream_id, b"x", b"", 1, hint_ms=7)
+    assert store.machine.apply(hinted) is Done.APPENDED
+    assert store[b"f"].log.blocks[-1].times == NOW_MS

@@ -53,6 +53,8 @@ def check_whole(machine: StateMachine) -> None:
     assert all(stream.forks for stream in streams.values() if stream.deleted)
     assert all(stream_id // machine.shards <= machine.births for stream_id in streams)
     live = sorted(stream.path for stream in streams.values() if not stream.deleted)
+    assert list(machine.names.keys_from(b"", with_hidden=True)) == live
+    live = [path for path in live if path not in machine.names.hidden]
     assert list(machine.names.keys_from(b"")) == live
     counted = Counter(path.split(b"/")[0] for path in live)
     assert {b.name: b.streams for b in machine.names.buckets.values() if b.streams} == counted

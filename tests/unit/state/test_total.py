@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.errors import StreamError
+from millstream.formats.blocks import Keys
 from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.state import commands as kinds
@@ -36,6 +37,8 @@ from millstream.state.commands import (
 )
 from millstream.state.machine import StateMachine
 from millstream.state.outcomes import Done
+from millstream.state.rules import Rules
+from millstream.state.system_streams import SYSTEM_KEYS
 from tests.unit.effort import brief
 from tests.unit.state.command_sequences import Step, Teller, followed
 from tests.unit.state.content import Contents
@@ -51,7 +54,10 @@ edges = [I64_MIN, I64_MIN + 1, -1, 0, 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 
 numbers = st.one_of(st.integers(-2, 40), st.sampled_from(edges), st.integers(I64_MIN, U64_MAX))
 times = st.one_of(st.integers(0, 10), st.sampled_from([0, 1_750_000_000_000, 2**62]))
 names = st.sampled_from(
-    [b"", b"/", b"x/a", b"x/b", b"y/a", b"x" * 1024, b"x/" * 512, b"\xff\xfe/\x00", b"_default/a"]
+    [
+        *(b"", b"/", b"x/a", b"x/b", b"y/a", b"x" * 1024, b"x/" * 512, b"\xff\xfe/\x00"),
+        *(b"_default/a", *sorted(SYSTEM_KEYS)),
+    ]
 )
 patterns = st.sampled_from(
     [None, b"", b"*", b"**", b"/", b"x/*", b"**/" * 200, b"\xff/*", b"*/" * 500, b"%2A", b"x/a"]
@@ -71,6 +77,9 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
         bytes | None: st.none() | names,
         str: texts,
         str | None: st.none() | texts,
+        Keys: st.none() | blobs | st.lists(st.none() | blobs, max_size=4).map(tuple),
+        Rules: rules,
+        Rules | None: st.none() | rules,
         Segment: segments,
         list[Segment]: st.lists(segments, max_size=2),
         list[Run]: st.lists(runs, max_size=4),
@@ -86,7 +95,12 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
     }[annotation]
 
 
-runs = st.builds(Run, *[numbers] * 8)
+documents = st.lists(blobs, max_size=3).map(tuple)
+boundaries = st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
+rules = st.builds(
+    Rules, numbers, texts, blobs, documents, documents, blobs, blobs, boundaries, st.booleans()
+)
+runs = st.builds(Run, *[numbers] * 10, blobs)
 segments = st.builds(
     Segment, st.uuids().map(str), st.integers(-1, SHARDS), *[st.one_of(numbers)] * 4
 )
@@ -217,6 +231,8 @@ def test_runs_that_cannot_be_are_passed_over() -> None:
         Run(stream_id, 0, 0, 1, 2, 0, 0, 0),
         Run(stream_id, 1, 3, 1, 3, 0, 0, 2**63),
         Run(stream_id, 2**63, 3, 1, 3, 0, 0, 0),
+        Run(stream_id, 1, 3, 1, 3, 0, 0, 0, 0, 2**63),
+        Run(stream_id, 1, 3, 1, 3, 0, 0, 0, -1, 5),
         good,  # a second time
     ]
     command = PublishRuns(5, Segment("s", 0, 1, 1, 1, 1), [bad[0], good, *bad[1:]])

@@ -8,6 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
+from millstream.formats.key_filters import UNKNOWN_KEYS
 from millstream.formats.layout import StreamId
 from millstream.formats.runs import Run, Segment
 from millstream.formats.wal import crc32c
@@ -164,9 +167,18 @@ class World:
         for row_group in range(self._random.randint(1, 3)):
             ordinal, byte = self._tails[stream_id]
             count, size = self._random.randint(1, 5), self._random.randint(1, 50)
-            runs.append(Run(StreamId(stream_id), ordinal, byte, count, size, row_group, 0, size))
+            place = (ordinal, byte, count, size, row_group, 0, size)
+            runs.append(Run(StreamId(stream_id), *place, *self._index()))
             self._tails[stream_id] = (ordinal + count, byte + size)
         return runs
+
+    def _index(self) -> tuple[int, int, bytes]:
+        """Times and a key filter, which may be long; now and then not known."""
+        if self._random.random() < 0.2:
+            return 0, 0, UNKNOWN_KEYS
+        first_ms = self._random.randint(1, 99)
+        length = self._random.choice([0, 9, 900, 9000])
+        return first_ms, first_ms + self._random.randint(0, 9), self._random.randbytes(length)
 
     def _segment(self, shard: int) -> Segment:
         name = f"segments/{shard:04d}/{self._next():013d}.parquet"
@@ -200,13 +212,18 @@ def _joined(runs: list[Run]) -> Iterator[Run]:
     for run in runs:
         if last and last.stream_id == run.stream_id and last.end_ordinal == run.first_ordinal:
             count, size = last.count + run.count, last.size + run.size
-            last = Run(last.stream_id, last.first_ordinal, last.first_byte, count, size, 0, 0, 1)
+            place = (last.first_ordinal, last.first_byte, count, size, 0, 0, 1)
+            last = Run(last.stream_id, *place, last.first_ms, run.last_ms, last.keys + run.keys)
             continue
         if last:
             yield last
         last = run
     if last:
         yield last
+
+
+def without_keys(run: Run) -> Run:
+    return replace(run, keys=UNKNOWN_KEYS)
 
 
 def assert_equal(catalog: Catalog, model: Model) -> None:
@@ -222,8 +239,11 @@ def assert_equal(catalog: Catalog, model: Model) -> None:
         live = model.live(name)
         assert (use.live_runs, use.live_bytes) == (len(live), sum(run.size for run in live))
     names = sorted(model.segments)[::2]
-    expected = [found for _, found in sorted(model.runs.items()) if found[0] in names]
-    assert list(catalog.live_runs(names)) == expected
+    found = [found for _, found in sorted(model.runs.items()) if found[0] in names]
+    assert list(catalog.live_runs(names)) == [(name, without_keys(run)) for name, run in found]
+    for name, segment in model.segments.items():
+        in_order = sorted(model.live(name), key=lambda run: (run.row_group, run.row))
+        assert sorted(catalog.runs_in(segment), key=repr) == sorted(in_order, key=repr)
     assert dict(garbage_of(catalog)) == model.garbage
     assert dict(catalog.records("")) == model.records
     assert list(catalog.records("a/")) == sorted(
@@ -249,11 +269,35 @@ def _assert_runs_equal(catalog: Catalog, model: Model, stream_id: int) -> None:
     runs = model.runs_of(stream_id)
     end_ordinal, end_byte = (runs[-1].end_ordinal, runs[-1].end_byte) if runs else (3, 3)
     for ordinal in {0, end_ordinal // 2, end_ordinal - 1, end_ordinal}:
+        expected = [r for r in runs if r.end_ordinal > ordinal][:3]
         found = catalog.runs_from(StreamId(stream_id), ordinal=ordinal, limit=3)
-        assert [run for _, run in found] == [r for r in runs if r.end_ordinal > ordinal][:3]
+        assert [run for _, run in found] == list(map(without_keys, expected))
+        found = catalog.runs_from(StreamId(stream_id), ordinal=ordinal, limit=3, with_keys=True)
+        assert [run for _, run in found] == expected
         for segment, run in found:
             assert model.runs[stream_id, run.first_ordinal] == (segment.name, run)
             assert model.segments[segment.name] == segment
     for byte in {0, end_byte // 2, end_byte - 1, end_byte}:
         found = catalog.runs_from(StreamId(stream_id), byte=byte, limit=2)
-        assert [run for _, run in found] == [r for r in runs if r.end_byte > byte][:2]
+        expected = [r for r in runs if r.end_byte > byte][:2]
+        assert [run for _, run in found] == list(map(without_keys, expected))
+    for limit in (2, 99):
+        _assert_shares_equal(catalog, model, runs, StreamId(stream_id), limit)
+
+
+def _assert_shares_equal(
+    catalog: Catalog, model: Model, runs: list[Run], stream_id: StreamId, limit: int
+) -> None:
+    """Walked as those do who count: each call goes on behind the last run of the one before."""
+    counted, segments, after = [0, 0, 0], set[int](), -1
+    while shares := catalog.shares_from(stream_id, after, limit):
+        assert sum(share.runs for share in shares) <= limit
+        for share in shares:
+            segments.add(share.segment)
+            counted = [a + b for a, b in zip(counted, share[2:5], strict=True)]
+        after = max(share.last_ordinal for share in shares)
+        end = max(share.end_ordinal for share in shares)
+    names = {model.runs[stream_id, run.first_ordinal][0] for run in runs}
+    assert len(segments) == len(names)
+    assert counted == [len(runs), sum(r.count for r in runs), sum(r.size for r in runs)]
+    assert not runs or (after, end) == (runs[-1].first_ordinal, runs[-1].end_ordinal)

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from millstream.clock import SystemClock
 from millstream.errors import DamagedData, StartupError
@@ -49,8 +50,15 @@ def execute(path: Path, sql: str) -> None:
     db.close()
 
 
+def know_no_keys(path: Path) -> None:
+    """As before format 4."""
+    for column in ("first_ms", "last_ms", "keys"):
+        execute(path, f"ALTER TABLE runs DROP COLUMN {column}")
+
+
 def count_no_dead_rows(path: Path) -> None:
     """As before format 3."""
+    know_no_keys(path)
     for trigger in ("run_added", "run_removed", "run_cut"):
         execute(path, f"DROP TRIGGER {trigger}")
     for table, column in (
@@ -87,6 +95,39 @@ def test_a_catalog_that_counted_no_dead_rows_does_so_when_it_is_opened(used: Pat
         assert abs(decay.since_ms - SystemClock().now_ms()) < 60_000
         assert catalog.verify().problem is None
         catalog.close()
+
+
+def test_a_catalog_that_knew_no_keys_opens_and_gets_to_know_those_that_come(used: Path) -> None:
+    """Of the runs that are there nothing is known; what comes later is kept."""
+    [row, *_] = rows(1)
+    catalog = open_catalog(used)
+    place = Segment("x", row.stream_id % 3, 100, 7, 2, 77)
+    known = [
+        Run(row.stream_id, k, k, 1, 1, 0, k, 5, 70 + k, 71 + k, b"\x08abcdefg") for k in (0, 1)
+    ]
+    catalog.merge(Changes(10, segments=[place], runs=[known]))
+    catalog.close()
+    for path in used.glob("*.sqlite"):
+        if path.name != "root.sqlite":
+            know_no_keys(path)
+        execute(path, "PRAGMA user_version = 3")
+    for _ in range(2):
+        catalog = open_catalog(used)
+        found = catalog.runs_from(row.stream_id, ordinal=0, limit=9, with_keys=True)
+        unknown = [Run(row.stream_id, k, k, 1, 1, 0, k, 5) for k in (0, 1)]
+        assert [run for _, run in found] == unknown
+        assert catalog.runs_in(place) == unknown
+        assert catalog.verify().problem is None
+        catalog.close()
+    catalog = open_catalog(used)
+    later = replace(known[0], first_ordinal=2, first_byte=2)
+    catalog.merge(Changes(11, segments=[replace(place, name="y")], runs=[[later]]))
+    found = catalog.runs_from(row.stream_id, ordinal=0, limit=9, with_keys=True)
+    assert [run for _, run in found] == [*unknown, later]
+    catalog.forget_index(later)
+    found = catalog.runs_from(row.stream_id, ordinal=2, limit=9, with_keys=True)
+    assert [run for _, run in found] == [Run(row.stream_id, 2, 2, 1, 1, 0, 0, 5)]
+    catalog.close()
 
 
 def test_what_was_merged_is_there_after_opening_again(used: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from millstream.errors import DamagedSegment, ObjectMissing
 from millstream.formats.blocks import Block
 from millstream.formats.layout import StreamId
-from millstream.formats.segment import SCHEMA, EncodedSegment
+from millstream.formats.segment import SCHEMA, Content, EncodedSegment
 from millstream.formats.segment_footer import Footer, decode_footer
+from millstream.formats.segment_rows import FoundRow
 from millstream.limits import KIB, MIB
 from millstream.tier import segments
 from millstream.tier.segments import SegmentReader
@@ -107,6 +108,70 @@ def test_threads_that_want_the_same_load_it_once(store: SegmentFolder) -> None:
         assert len({load.result(60)[1].data for load in loads}) == 1
     starts = [start for _, start, _ in store.reads]
     assert len(starts) == len(set(starts))
+
+
+def keyed_streams() -> list[Content]:
+    return [content(n, [b"1", b"2"], keys=(b"key %d" % (n % 3), None)) for n in range(6)]
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_the_messages_of_a_key_are_found_with_their_places(
+    store: SegmentFolder, is_json: bool
+) -> None:
+    streams = [
+        content(1, [b"a", b"bc", b"d"], is_json=is_json, first_ordinal=5, first_byte=70, keys=b"k"),
+        content(2, [b"e", b"f", b"g"], is_json=is_json, keys=(b"k", None, b"k")),
+        content(3, [b"h"], is_json=is_json),
+    ]
+    encoded = encode(*streams)
+    segment, reader = store.store(encoded), SegmentReader(store, MIB)
+    comma, wide = (b",", 2) if is_json else (b"", 1)
+    expected = [
+        [
+            FoundRow(5, 70, NOON_MS + 1, b"a" + comma),
+            FoundRow(6, 70 + wide, NOON_MS + 1, b"bc" + comma),
+            FoundRow(7, 71 + 2 * wide, NOON_MS + 1, b"d" + comma),
+        ],
+        [
+            FoundRow(0, 0, NOON_MS + 2, b"e" + comma),
+            FoundRow(2, 2 * wide, NOON_MS + 2, b"g" + comma),
+        ],
+        [],
+    ]
+    assert reader.load_rows_of(segment, encoded.runs, b"k") == expected
+    assert reader.load_rows_of(segment, encoded.runs, b"k") == expected  # out of the cache
+    blocks = reader.load_runs(segment, encoded.runs)
+    assert reader.load_rows_of(segment, encoded.runs, b"k") == expected  # out of the wire form
+    assert SegmentReader(store, MIB).load_runs(segment, encoded.runs) == blocks
+
+
+def test_a_row_group_without_the_key_is_not_decoded_and_not_kept(store: SegmentFolder) -> None:
+    encoded = encode(*keyed_streams())
+    segment, reader = store.store(encoded), SegmentReader(store, MIB)
+    assert reader.load_rows_of(segment, encoded.runs, b"another") == [[]] * 6
+    assert reader.cached_bytes == 0
+    reads = len(store.reads)
+    reader.load_rows_of(segment, encoded.runs, b"key 0")
+    reader.load_rows_of(segment, encoded.runs, b"key 2")
+    assert (len(store.reads) - reads, reader.cached_bytes > 0) == (1, True)
+
+
+def test_a_key_is_not_found_in_what_is_damaged(store: SegmentFolder) -> None:
+    encoded = encode(*keyed_streams())
+    damaged = bytearray(encoded.data)
+    damaged[20] ^= 1
+    segment = store.store(encoded._replace(data=bytes(damaged)))
+    with pytest.raises(DamagedSegment, match="the CRC32C of row group 0"):
+        SegmentReader(store, MIB).load_rows_of(segment, encoded.runs, b"another")
+    segment = store.store(encoded)
+    moved = msgspec.structs.replace(encoded.runs[1], first_byte=7)
+    with pytest.raises(DamagedSegment, match="should be stream 1"):
+        SegmentReader(store, MIB).load_rows_of(segment, [moved], b"key 1")
+    bent = encode(content(1, [b"1"] * 3, keys=b"k"), content(2, [b"2"] * 3, keys=b"k"))
+    wrong = msgspec.structs.replace(bent.runs[0], count=6, size=12)
+    segment = store.store(bent)
+    with pytest.raises(DamagedSegment, match="found streams 1 to 2"):
+        SegmentReader(store, MIB).load_rows_of(segment, [wrong], b"k")
 
 
 def test_a_table_has_all_columns_of_the_row_groups_asked_for(store: SegmentFolder) -> None:

@@ -40,6 +40,20 @@ def test_what_was_used_last_is_kept_up_to_the_bound(cache: SharedCache[str, byte
     assert load.loads == [["a"], ["b"], ["c"], ["d"], ["b"]]
 
 
+def test_what_is_kept_can_be_had_without_a_load_and_what_came_otherwise_is_kept(
+    cache: SharedCache[str, bytes],
+) -> None:
+    load = Loader()
+    cache.get(["a"], load)
+    assert cache.kept(["a", "b"]) == {"a": b"a" * 10}
+    cache.put("b", b"other")
+    cache.put("a", b"other")  # is here already
+    assert cache.get(["a", "b"], load) == {"a": b"a" * 10, "b": b"other"}
+    assert (load.loads, cache.used_bytes) == ([["a"]], 15)
+    cache.put("c", b"c" * 20)
+    assert (sorted(cache.kept(["a", "b", "c"])), cache.used_bytes) == (["b", "c"], 25)
+
+
 def test_what_is_larger_than_the_cache_is_given_but_not_kept() -> None:
     cache: SharedCache[str, bytes] = SharedCache(9, len)
     assert cache.get(["a"], Loader()) == {"a": b"a" * 10}
