@@ -16,6 +16,7 @@ A map for the newcomer; imports only point down this list (`lint-imports` proves
     http/        HTTP/1.1 on uvloop and httptools; knows nothing of streams
     jobs/        what the pipeline may do: kinds of jobs, leases, what results change
     subscriptions/  drives subscriptions: wakes, leases, webhooks
+    touch/       tells who waits below /touch which rows of a state-protocol stream changed
     cold/        moves content out of memory and back: flush, checkpoint, eviction, cold reads,
                  uploads, garbage, retention, memory
     access/      keys, scopes, who may do what
