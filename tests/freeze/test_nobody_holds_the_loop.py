@@ -305,3 +305,86 @@ def test_the_watchdog_notices_who_holds_the_loop() -> None:
         wait_quiet(server)
         held = too_long(server.stalls())
         assert held
+
+
+# Rules
+
+
+SEARCH = {
+    "primaryTimestampField": "at",
+    "fields": {
+        "at": {"kind": "date", "bindings": [{"version": 1, "jsonPointer": "/at"}], "column": True},
+        "n": {
+            "kind": "integer",
+            "bindings": [{"version": 1, "jsonPointer": "/n"}],
+            "exact": True,
+            "column": True,
+        },
+    },
+}
+FIELDS = {f"f{number}": {"type": ["string", "integer", "null"]} for number in range(10)}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}, **FIELDS}}
+
+
+def install(server: WatchedServer, path: str, **update: Any) -> None:
+    assert ask(server, "put", path, content_type=JSON).status == 201
+    reply = ask(server, "post", f"{path}/_schema", json.dumps(update), content_type=JSON)
+    assert reply.status == 200, reply.body
+
+
+def test_the_largest_batches_under_a_schema(server: WatchedServer) -> None:
+    entry = b'{"n":1,"f1":"x","f2":2,"f3":null},'
+    bodies = [
+        (b"[" + entry * 200_000 + b'{"n":2}]', 204),
+        (b"[" + entry * 200_000 + b'{"n":"x"}]', 400),
+        (b'{"f1":"' + b"x" * (30 * MIB) + b'"}', 413),
+        (b'{"n":1,"other":[' + b"1," * (500 * 1024) + b"1]}", 204),
+    ]
+
+    def work(number: int) -> None:
+        path = f"/v1/stream/rules/batch-{number}"
+        install(server, path, schema=SCHEMA)
+        for body, status in bodies:
+            assert ask(server, "post", path, body, content_type=JSON).status == status
+        ask(server, "delete", path)
+
+    never_holds(server, work)
+
+
+def test_schemas_as_large_as_they_may_be(server: WatchedServer) -> None:
+    integers = {f"p{number}": {"type": "integer"} for number in range(4800)}
+    patterns = {
+        f"p{number}": {"type": "string", "pattern": f"^[a-z]{{1,20}}(foo{number}|bar)*$"}
+        for number in range(99)
+    }
+
+    def work(number: int) -> None:
+        for properties in (integers, patterns):
+            path = f"/v1/stream/rules/large-{number}-{len(properties)}"
+            install(server, path, schema={"type": "object", "properties": properties})
+            entry = json.dumps(dict.fromkeys(integers, 1))
+            ask(server, "post", path, entry, content_type=JSON)
+            ask(server, "delete", path)
+
+    never_holds(server, work)
+
+
+def test_filters_that_look_at_everything(server: WatchedServer) -> None:
+    path = "/v1/stream/rules/filtered"
+    install(server, path, schema=SCHEMA, search=SEARCH)
+    entries = json.dumps([{"n": n, "f1": "x" * 50} for n in range(20_000)])
+    for _ in range(10):
+        assert ask(server, "post", path, entries, content_type=JSON).status == 204
+
+    def work(number: int) -> None:
+        offset = "-1"
+        while True:
+            query = f"offset={offset}&filter=NOT%20n:>={number}"
+            reply = ask(server, "get", f"{path}?{query}")
+            assert reply.status == 200
+            offset = reply.next_offset
+            if reply.headers.get("stream-up-to-date"):
+                return
+
+    never_holds(server, work)
+    ask(server, "delete", path)

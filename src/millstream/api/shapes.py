@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 from millstream.api.arguments import Query
 from millstream.errors import InvalidRequest
 from millstream.formats.blocks import Block
-from millstream.limits import FILTER_SCAN_BYTES_MAX, ROUTING_KEY_BYTES_MAX
+from millstream.limits import (
+    FILTER_SCAN_BYTES_MAX,
+    ROUTING_KEY_BYTES_MAX,
+    RULES_ENTRY_BYTES_MAX,
+)
 from millstream.protocol.durations import decode_moment_ms
 from millstream.protocol.offsets import AnyOffset, Position
 from millstream.schemas.filters import Filter, parse_filter
@@ -112,6 +116,8 @@ class Shaper:
         is_old = version < rules.version and self._promotion is not None
         if self._filter is None and (not is_old or self._shape.is_raw):
             return stored
+        if len(wire) > 2 * RULES_ENTRY_BYTES_MAX:  # from before there were rules
+            return stored if self._filter is None else None
         value: Any = decode_messages(wire)[0]
         if is_old and self._promotion is not None:
             value = self._promotion.promote(version, value)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from millstream.errors import InvalidRequest, SchemaViolation
+from millstream.errors import BodyTooLarge, InvalidRequest, SchemaViolation
 from millstream.formats.blocks import Keys
-from millstream.limits import ROUTING_KEY_BYTES_MAX
+from millstream.limits import BLOCK_BYTES, ROUTING_KEY_BYTES_MAX, RULES_ENTRY_BYTES_MAX
 from millstream.protocol.json_pieces import LargeMessages
 from millstream.schemas.documents import MISSING, find
 from millstream.schemas.messages import decode_messages, encode_message
@@ -26,10 +26,12 @@ class Admitted(NamedTuple):
 
 
 def admit(rules: Rules, content: LargeMessages, header_key: bytes | None, now_ms: int) -> Admitted:
-    """Raises SchemaViolation for the first message that does not keep to the rules.
+    """Raises SchemaViolation for the first message that does not keep to the rules, and
+    BodyTooLarge for one that is too long to be looked at.
 
     In steps of one piece, so that a thread that does this lets others have the interpreter.
     """
+    _check_sizes(content)
     admission = _Admission(rules, header_key, now_ms)
     pieces: list[bytes] = []
     for piece in content.pieces:
@@ -38,6 +40,18 @@ def admit(rules: Rules, content: LargeMessages, header_key: bytes | None, now_ms
         pieces.append(_wire_form(records) if admission.rewrites else piece)
     ends = _ends_of(admission.sizes) if admission.rewrites else content.ends
     return Admitted(LargeMessages(tuple(pieces), ends, content.total), admission.all_keys())
+
+
+def _check_sizes(content: LargeMessages) -> None:
+    """Pieces are of whole messages, and only one that is a single message is much longer than a
+    block."""
+    longest = max(map(len, content.pieces), default=0)
+    allowed = RULES_ENTRY_BYTES_MAX if content.total == 1 else BLOCK_BYTES + RULES_ENTRY_BYTES_MAX
+    if longest > allowed:
+        raise BodyTooLarge(
+            f"an entry of a stream with a schema or profile must not exceed {RULES_ENTRY_BYTES_MAX}"
+            " bytes"
+        )
 
 
 class _Admission:
