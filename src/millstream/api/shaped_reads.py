@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
-from millstream.access.gate import unauthorized
+from millstream.access.gate import Grant, unauthorized
 from millstream.api.arguments import Query, is_now, matches_etag
 from millstream.api.headers import NO_STORE
 from millstream.api.reads import (
@@ -170,7 +170,7 @@ class ShapedReads:
         stream = read.stream
         start = await self._start(read)
         with _waiting(self._engine, read) as change:
-            deadline = time.monotonic() + timeout_seconds
+            deadline = time.monotonic() + self._while_allowed(read, timeout_seconds)
             position = start
             while True:
                 change.clear()
@@ -225,7 +225,7 @@ class ShapedReads:
     ) -> None:
         """Until either side ends it, the stream does, or the connection has lived long enough."""
         stream = read.stream
-        ends_at = time.monotonic() + self._live.lifetime_seconds
+        ends_at = time.monotonic() + self._while_allowed(read, self._live.lifetime_seconds)
         with _waiting(self._engine, read, body) as change:
             is_told = False
             while not (body.ended or change.is_over or stream.deleted):
@@ -251,6 +251,13 @@ class ShapedReads:
                     min(left_seconds, self._live.heartbeat_seconds)
                 ):
                     body.write(sse.HEARTBEAT)
+
+    def _while_allowed(self, read: Read, seconds: float) -> float:
+        """At most so long, and not longer than the key that opened it is good for."""
+        grant: Grant | None = read.request.grant
+        if grant is None or grant.expires_ms is None:
+            return seconds
+        return min(seconds, max((grant.expires_ms - self._clock.now_ms()) / 1000, 0.0))
 
     # Looking
 
