@@ -42,6 +42,7 @@ SYSTEM_MARK_BYTES = 64 * KIB  # between two places where such a stream can be cu
 SYSTEM_MARK_MS = 3_600_000  # or this long
 COMMIT_COMMANDS_MAX = 1000  # in one batch: they are applied and answered in one go, about 15 ms
 LARGE_BODY_BYTES = 128 * KIB  # split off the loop, and written to the log without being copied
+MEDIUM_BODY_BYTES, MEDIUM_BODY_COMMAS = MIB, 32 * KIB  # split at once in a thread: 5 ms
 LARGE_BODY_COMMAS = 8 * KIB  # a smaller body with more of them is large, too: two milliseconds
 JSON_STEP_BYTES = 256 * KIB  # of a large body looked at in one go, a millisecond or two
 JSON_TOKEN_BYTES_MAX = 2 * MIB  # of a number or white space, which cannot be looked at in parts

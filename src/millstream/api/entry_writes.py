@@ -13,7 +13,7 @@ import msgspec
 
 from millstream.api import arguments
 from millstream.api.errors import respond_error
-from millstream.api.large_bodies import LargeBodies, is_large_json
+from millstream.api.large_bodies import LargeBodies
 from millstream.clock import Clock
 from millstream.engine.engine import Engine
 from millstream.errors import InvalidJson, RulesChanged, StreamError
@@ -63,6 +63,15 @@ def takes_long(body: bytes) -> bool:
     return len(body) > RULES_INLINE_BYTES or body.count(b",") > RULES_INLINE_COMMAS
 
 
+def _admitted(
+    rules: Rules | None, content: LargeMessages, header_key: Keys, now_ms: int
+) -> Admitted:
+    assert header_key is None or isinstance(header_key, bytes)
+    if rules is None:
+        return Admitted(content, header_key)
+    return admit(rules, content, header_key, now_ms)
+
+
 class Attempt(NamedTuple):
     """One try of one append. The first three are what an answer needs of any append."""
 
@@ -83,36 +92,35 @@ class EntryWrites:
         self._bodies = bodies
         self._answer = answer
 
-    def append(self, request: Request, key: bytes, command: AppendEntries) -> None:
-        """The body of `command` is JSON for a stream with rules."""
+    def append(self, request: Request, stream: Stream, key: bytes, command: AppendEntries) -> None:
+        """The body of `command` is JSON for this stream, which has rules."""
         body, command.data, request.body = command.data, b"", b""
-        is_slow, header_key = takes_long(body), command.keys
+        rules, now_ms, is_slow = stream.rules, self._clock.now_ms(), takes_long(body)
+        header_key = command.keys
 
-        def split(messages: LargeMessages) -> None:
+        def work() -> tuple[LargeMessages, Admitted]:
+            messages = self._bodies.split_json_beside(body)
             if not messages.total:
                 raise InvalidJson("an empty array appends nothing; send at least one message")
-            stream = self._engine.find(key, self._clock.now_ms())
-            self._admit(
-                Attempt(
-                    *(request, stream, command, key, messages, header_key, is_slow),
-                    RULES_TRIES_MAX,
-                )
+            return messages, _admitted(rules, messages, header_key, now_ms)
+
+        def done(found: tuple[LargeMessages, Admitted]) -> None:
+            messages, admitted = found
+            attempt = Attempt(
+                *(request, stream, command, key, messages, header_key, is_slow), RULES_TRIES_MAX
             )
+            self._append(attempt, admitted, rules)
 
-        if is_large_json(body):
-            self._bodies.run(request, lambda: self._bodies.split_json(body), split)
+        if is_slow:
+            self._bodies.run(request, work, done)
         else:
-            split(self._bodies.split_json(body))
+            done(work())
 
-    def _admit(self, attempt: Attempt) -> None:
+    def _admit_again(self, attempt: Attempt) -> None:
         rules, now_ms = attempt.stream.rules, self._clock.now_ms()
-        assert attempt.header_key is None or isinstance(attempt.header_key, bytes)
-        header_key = attempt.header_key
 
         def work() -> Admitted:
-            if rules is None:
-                return Admitted(attempt.content, header_key)
-            return admit(rules, attempt.content, header_key, now_ms)
+            return _admitted(rules, attempt.content, attempt.header_key, now_ms)
 
         def done(admitted: Admitted) -> None:
             self._append(attempt, admitted, rules)
@@ -145,6 +153,6 @@ class EntryWrites:
             tries_left=attempt.tries_left - 1,
         )
         try:
-            self._admit(again)
+            self._admit_again(again)
         except StreamError as error:
             respond_error(attempt.request, error)

@@ -107,7 +107,7 @@ class Writes:
             return
         if body and stream.rules is not None:
             assert isinstance(command, AppendEntries)
-            self._entries.append(request, key, command)
+            self._entries.append(request, stream, key, command)
             return
         if body and stream.is_json:
             if is_large_json(body):
@@ -253,7 +253,7 @@ class Writes:
         header_key = arguments.routing_key(request.headers)
 
         def work() -> Admitted:
-            messages = self._bodies.split_json(body)
+            messages = self._bodies.split_json_beside(body)
             if rules is None:
                 return Admitted(messages, header_key)
             return admit(rules, messages, header_key, command.now_ms)
