@@ -30,9 +30,10 @@ from millstream.tier.objects import ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
 from tests.cold.backup_world import QUIET, Writer, run_command, serving
 from tests.crash.wal_files import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, parse_records
+from tests.support.server import NO_OWN_STREAMS
 from tests.unit.journal.log_files import folder_journal
 
-FLAGS = (*QUIET, "--shards", "2", "--wal-segment-bytes", "4096")
+FLAGS = (*QUIET, *NO_OWN_STREAMS, "--shards", "2", "--wal-segment-bytes", "4096")
 SHARDS = 2
 FLIPS = 12  # in every file
 SECONDS_MAX = 40.0

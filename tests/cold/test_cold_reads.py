@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.api import JSON, START, TEXT, Api, error_code, token
 from tests.conformance.multipart import bootstrap
-from tests.support.server import ServerProcess
+from tests.support.server import NO_OWN_STREAMS, ServerProcess
 
 MIB = 1024 * 1024
 
@@ -20,7 +20,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Nothing stays in memory, and the cache holds next to nothing."""
     flags = ("--cold-cache-bytes", "1MiB", "--page-bytes", "4MiB", "--long-poll-timeout", "2")
     server = ServerProcess(
-        tmp_path_factory.mktemp("data"), *flags, module="tests.cold.eager_server"
+        tmp_path_factory.mktemp("data"),
+        *flags,
+        *NO_OWN_STREAMS,
+        module="tests.cold.eager_server",
     )
     yield server
     assert server.stop() == 0

@@ -8,7 +8,7 @@ from millstream.config import build_config
 from millstream.journal.folder import DataFolder
 from millstream.recover import recover
 from tests.support.blocks import datas_of
-from tests.support.server import running_server
+from tests.support.server import NO_OWN_STREAMS, running_server
 from tests.unit.journal.log_files import folder_journal
 
 STREAMS, APPENDS, SIZE = 8, 20, 10_000
@@ -17,7 +17,7 @@ STREAMS, APPENDS, SIZE = 8, 20, 10_000
 def test_content_that_is_in_the_store_is_not_brought_back_from_the_log(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with (
-        running_server(data, "--flush-bytes", "64KiB") as server,
+        running_server(data, *NO_OWN_STREAMS, "--flush-bytes", "64KiB") as server,
         closing(server.client()) as client,
     ):
         for stream in range(STREAMS):

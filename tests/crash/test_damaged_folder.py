@@ -40,7 +40,7 @@ from tests.crash.wal_files import (
     scan_records,
     segment_names,
 )
-from tests.support.server import ServerProcess, running_server
+from tests.support.server import NO_OWN_STREAMS, ServerProcess, running_server
 
 CHECKPOINTS, WAL = "/data/checkpoints", "/data/wal"
 
@@ -143,7 +143,7 @@ def test_a_flipped_bit_in_an_acknowledged_record_refuses_the_start(
 def test_a_flipped_bit_in_the_last_record_of_a_clean_stop_refuses_the_start(
     store: Store, folder: Path
 ) -> None:
-    server = ServerProcess(folder, *FLAGS)
+    server = ServerProcess(folder, *FLAGS, *NO_OWN_STREAMS)
     tell(server, [[Step("PUT", "last", Kind.TEXT, b"the last words")]])
     assert server.stop() == 0
     path = folder / "wal" / segment_names(load_wal(folder / "wal"))[-1]
