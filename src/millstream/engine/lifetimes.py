@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from millstream.engine.engine import Engine
 
 TOUCHES_PER_WINDOW = 4
+PAUSE_SECONDS = 0.01  # between rounds when more have to end than in one
 AGAIN_SECONDS = 0.05  # when more streams at rest than are looked at in one go have to end
 COMPLAINT = "cannot end streams whose time has come"
 SLEEP_SECONDS_MAX = 3600.0  # the wall clock may be set; look again now and then
@@ -218,6 +219,10 @@ class Lifetimes:
             elif self._failed.get(stream_id) is False:  # it went to rest before this second try
                 del self._failed[stream_id]
                 self._loop.call_soon(self.sweep)
+        else:  # with a pause: they are applied in one go that reach the journal together
+            if self._due and self._timer is None:
+                self._timer_ms = self._due[0][0]
+                self._timer = self._loop.call_later(PAUSE_SECONDS, self._expire_due)
         self._note_worked()
         if self._due and self._timer is None:
             self._set_timer()

@@ -8,6 +8,7 @@ same step as what they tell of, so each is there exactly once, whatever crashes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -152,8 +153,13 @@ class SystemStreams:
         kept = self.by_path.get(REGISTRY)
         if kept is None or not kept.is_kept:
             return
-        record = {"type": kind, "stream": _url(stream.path), "at": encode_timestamp(now_ms), **more}
+        record = {"type": kind, "stream": _url(stream.path), "at": _moment(now_ms), **more}
         self._write(kept, now_ms, msgspec.json.encode(record) + b",", b"", 1, None)
+
+
+@lru_cache(maxsize=1)  # those that end together end at the same moment
+def _moment(now_ms: int) -> str:
+    return encode_timestamp(now_ms)
 
 
 def _url(path: bytes) -> str:
