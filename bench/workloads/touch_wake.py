@@ -27,7 +27,8 @@ CHANGE = json.dumps(
     {"type": ENTITY, "key": "1", "value": {"a": 1}, "headers": {"operation": "insert"}}
 ).encode()
 WAKE_SECONDS_MAX = 10
-PAUSE_SECONDS = 0.3  # longer than any coalescing, so that each append is a wake of its own
+PAUSE_SECONDS = 0.15  # longer than any coalescing, so that each append is a wake of its own
+ASKED_PER_SECOND = 2000  # waits that the server takes up, at the least
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,10 @@ class TouchWakeCase:
             writer.expect_ok(encode_request("POST", f"{path}/_profile", JSON, profile))
             with _Waiters(server.port, self.waiters) as waiters:
                 waiters.ask(waits[1], self.waiters - self.woken)
+                time.sleep(self.waiters / ASKED_PER_SECOND)  # all of them wait from here on
                 for _ in range(self.rounds):
                     waiters.ask(waits[0], self.woken)
-                    time.sleep(PAUSE_SECONDS + self.woken / 5000)
+                    time.sleep(PAUSE_SECONDS + self.woken / ASKED_PER_SECOND)
                     began = time.monotonic()
                     writer.expect_ok(encode_append(STREAM, JSON, CHANGE))
                     took += waiters.hear(began)
@@ -121,7 +123,7 @@ def cases(plan: Plan) -> list[TouchWakeCase]:
     if plan.smoke:
         return [TouchWakeCase(waiters=20, woken=10, rounds=2)]
     return [
-        TouchWakeCase(waiters=1, woken=1, rounds=60),
-        TouchWakeCase(waiters=10_000, woken=1, rounds=60),
+        TouchWakeCase(waiters=1, woken=1, rounds=120),
+        TouchWakeCase(waiters=10_000, woken=1, rounds=120),
         TouchWakeCase(waiters=10_000, woken=10_000, rounds=3),
     ]

@@ -15,6 +15,7 @@ from millstream.protocol.json_pieces import LargeMessages
 from millstream.schemas.documents import MISSING, find
 from millstream.schemas.messages import decode_messages, encode_message
 from millstream.schemas.profiles import profile_of
+from millstream.schemas.profiles.profile import GenericProfile
 from millstream.schemas.routing_keys import routing_key_of
 from millstream.schemas.validation import validator_of
 from millstream.state.rules import Rules
@@ -36,6 +37,10 @@ def admit(rules: Rules, content: LargeMessages, header_key: bytes | None, now_ms
     pieces: list[bytes] = []
     for piece in content.pieces:
         values = decode_messages(piece)
+        if admission.is_plain:
+            admission.check(values)
+            pieces.append(piece)
+            continue
         records = [admission.take(value) for value in values]
         pieces.append(_wire_form(records) if admission.rewrites else piece)
     ends = _ends_of(admission.sizes) if admission.rewrites else content.ends
@@ -66,7 +71,19 @@ class _Admission:
         self._keys: list[bytes | None] = []
         self._taken = 0
         self.rewrites = self._profile.rewrites
+        self.is_plain = self._routing is None and isinstance(self._profile, GenericProfile)
         self.sizes: list[int] = []  # of what was rewritten, each with its comma
+
+    def check(self, values: Sequence[Any]) -> None:
+        """All there is to do with entries that nothing but a schema looks at: most batches."""
+        if self._validator is None:
+            return
+        problem_of = self._validator.problem
+        for value in values:
+            problem = problem_of(value)
+            if problem is not None:
+                raise SchemaViolation(f"message {self._taken}: {problem}")
+            self._taken += 1
 
     def take(self, value: Any) -> bytes:
         """The message as it will be stored; empty when that is as it came."""
@@ -103,6 +120,8 @@ class _Admission:
         return None if profile_key is None else _key_bytes(profile_key)
 
     def all_keys(self) -> Keys:
+        if self.is_plain:
+            return self._header_key
         first = self._keys[0] if self._keys else None
         if self._keys.count(first) == len(self._keys):
             return first

@@ -35,7 +35,7 @@ _MAPS = frozenset({"properties", "patternProperties"})
 _VALUES = frozenset({"default", "examples", "enum", "const"})  # JSON inside, not schemas
 
 _DATE_TIME = re.compile(
-    r"(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)"
+    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])T(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)"
     r"(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
     re.ASCII,
 )
@@ -47,11 +47,13 @@ TYPES: Final = frozenset({"null", "boolean", "object", "array", "string", "integ
 
 def is_date_time(text: str) -> bool:
     """`YYYY-MM-DDThh:mm:ss`, up to nine digits of a fraction, then `Z` or an offset."""
-    found = _DATE_TIME.fullmatch(text)
-    if found is None:
+    if _DATE_TIME.fullmatch(text) is None:
         return False
-    year, month, day = found.groups()
-    if day < "29" or (month != "02" and month not in _SHORT_MONTHS):
+    day = text[8:10]
+    if day < "29":
+        return True
+    year, month = text[:4], text[5:7]
+    if month != "02" and month not in _SHORT_MONTHS:
         return True
     if month != "02":
         return day != "31"
