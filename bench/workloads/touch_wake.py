@@ -55,12 +55,12 @@ class TouchWakeCase:
             with _Waiters(server.port, self.waiters) as waiters:
                 waiters.ask(waits[1], self.waiters - self.woken)
                 time.sleep(self.waiters / ASKED_PER_SECOND)  # all of them wait from here on
-                for _ in range(self.rounds):
+                for number in range(self.rounds + 1):  # the first one warms up
                     waiters.ask(waits[0], self.woken)
                     time.sleep(PAUSE_SECONDS + self.woken / ASKED_PER_SECOND)
                     began = time.monotonic()
                     writer.expect_ok(encode_append(STREAM, JSON, CHANGE))
-                    took += waiters.hear(began)
+                    took += waiters.hear(began) if number else waiters.hear(began)[:0]
         took.sort()
         return {"p50_ms": percentile(took, 50), "p99_ms": percentile(took, 99)}
 
