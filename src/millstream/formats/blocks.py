@@ -217,6 +217,15 @@ def _joined_keys(blocks: Sequence[Block]) -> Keys:
     return tuple(joined)
 
 
+def normal_keys(keys: Keys) -> Keys:
+    """The one form of the same keys: one for all messages where it is the same for all."""
+    if not isinstance(keys, tuple):
+        return keys
+    if not keys:
+        return None
+    return keys[0] if keys.count(keys[0]) == len(keys) else keys
+
+
 def _short(ends: Ends) -> Ends | None:
     return None if len(ends) == 1 else ends
 

@@ -18,7 +18,7 @@ from millstream.errors import (
     StreamError,
     StreamNotFound,
 )
-from millstream.formats.blocks import Keys
+from millstream.formats.blocks import Keys, normal_keys
 from millstream.formats.changes import Replacement
 from millstream.formats.layout import ShardLayout, StreamId
 from millstream.formats.runs import is_run_sound, is_segment_sound
@@ -178,7 +178,8 @@ class StateMachine:
         self._add(stream, command.now_ms)
         if command.count:
             pieces = command.pieces or (command.data,)
-            size = stream.log.append_many(pieces, command.ends, stream.last_write_ms, command.keys)
+            keys = normal_keys(command.keys)
+            size = stream.log.append_many(pieces, command.ends, stream.last_write_ms, keys)
             self._count_hot(stream.stream_id, size)
         stream.closed = command.closed
         self.subscriptions.stream_created(stream)
@@ -429,7 +430,7 @@ class StateMachine:
         if not has_sound_keys(command):
             return content_torn()
         entry_ms, first = entry_time_ms(stream, command), stream.log.tail_ordinal
-        outcome = self.apply_append(command, entry_ms, command.keys)
+        outcome = self.apply_append(command, entry_ms, normal_keys(command.keys))
         if outcome is _APPENDED and command.count:
             if command.hint_ms is not None:
                 stream.hinted = Hinted(stream.log.tail_ordinal, entry_ms)

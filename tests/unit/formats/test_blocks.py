@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.formats.blocks import Block, bounded_blocks, decode_ends, join, shifted
+from millstream.formats.blocks import Block, bounded_blocks, decode_ends, join, normal_keys, shifted
 from millstream.limits import BLOCK_BYTES
 from tests.support.blocks import Message, messages_of
 from tests.unit.effort import brief, briefer
@@ -162,3 +162,10 @@ def test_messages_before_a_time_are_counted(messages: list[Message], time_ms: in
     """Append times never go back."""
     block = block_of(sorted(messages, key=lambda each: each.time))
     assert block.count_before(time_ms) == sum(each.time < time_ms for each in messages)
+
+
+def test_the_same_keys_have_one_form() -> None:
+    assert normal_keys((b"a",)) == normal_keys((b"a", b"a")) == normal_keys(b"a") == b"a"
+    assert normal_keys((None, None)) is None
+    assert normal_keys(()) is None
+    assert normal_keys((b"a", None)) == (b"a", None)
