@@ -13,7 +13,7 @@ from millstream.formats.blocks import Keys
 from millstream.limits import BLOCK_BYTES, ROUTING_KEY_BYTES_MAX, RULES_ENTRY_BYTES_MAX
 from millstream.protocol.json_pieces import LargeMessages
 from millstream.schemas.documents import MISSING, find
-from millstream.schemas.messages import decode_messages, encode_message
+from millstream.schemas.messages import decode_sent, encode_message
 from millstream.schemas.profiles import profile_of
 from millstream.schemas.profiles.profile import GenericProfile
 from millstream.schemas.routing_keys import routing_key_of
@@ -36,7 +36,7 @@ def admit(rules: Rules, content: LargeMessages, header_key: bytes | None, now_ms
     admission = _Admission(rules, header_key, now_ms)
     pieces: list[bytes] = []
     for piece in content.pieces:
-        values = decode_messages(piece)
+        values = decode_sent(piece)
         if admission.is_plain:
             admission.check(values)
             pieces.append(piece)

@@ -16,6 +16,7 @@ from millstream.formats.blocks import decode_ends
 from millstream.protocol.json_mode import split_body
 from millstream.protocol.json_pieces import LargeMessages
 from millstream.schemas.admission import admit
+from millstream.schemas.messages import decode_messages
 from millstream.schemas.profiles import plan_profile
 from millstream.schemas.registry import plan_update
 from millstream.state.rules import Rules
@@ -103,9 +104,25 @@ def test_what_a_profile_rewrites_is_cut_where_its_messages_end(records: list[Any
     assert start == len(data)
 
 
-def test_lone_surrogates_and_numbers_that_no_float_holds_are_admitted() -> None:
-    body = rb'[{"k":"a","x":"\ud800"},{"k":"b","n":1e400}]'
+def test_lone_surrogates_are_admitted() -> None:
+    body = rb'[{"k":"a","x":"\ud800"},{"k":"b","n":1e300}]'
     data, ends, total = split_body(body)
     admitted = admit(keyed(True), LargeMessages((data,), ends, total), None, NOW_MS)
     assert admitted.keys == (b"a", b"b")
     assert admitted.content.pieces == (data,)
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"9" * 5000, b"-" + b"9" * 5000, b"-1e999"])
+@pytest.mark.parametrize("text", [b'"x"', rb'"\ud800"'])
+def test_numbers_that_no_value_stands_for_are_refused(number: bytes, text: bytes) -> None:
+    data, ends, total = split_body(b'{"n":%b,"x":%b}' % (number, text))
+    with pytest.raises(SchemaViolation, match="too large"):
+        admit(keyed(False), LargeMessages((data,), ends, total), None, NOW_MS)
+    [value] = decode_messages(data)  # it may have been there before the rules were
+    assert abs(value["n"]) > 1e300
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    data = b"[" * 100_000 + b"]" * 100_000 + b","
+    with pytest.raises(SchemaViolation, match="nested"):
+        admit(keyed(False), LargeMessages((data,), b"", 1), None, NOW_MS)
