@@ -44,6 +44,12 @@ class Grant:
         self._is_admin = any(rule.scope is Scope.ADMIN for rule in rules)
         self._live: set[LiveRead] | None = set()  # None: the key is revoked
 
+    def seconds_within(self, seconds: float, now_ms: int) -> float:
+        """So many, or fewer when the key ends before."""
+        if self.expires_ms is None:
+            return seconds
+        return min(seconds, max((self.expires_ms - now_ms) / 1000, 0.0))
+
     def allows(self, scope: Scope, key: bytes | None) -> bool:
         """`key` of a stream, `bucket/` for all of a bucket, None for anything at all."""
         if self._is_admin:

@@ -130,9 +130,8 @@ class DescriptorPoll:
     def _wait(self, seconds: float) -> None:
         """From here until the next turn of the loop nothing can change unheard."""
         descriptors, grant = self._descriptors, self._grant
-        if grant is not None and grant.expires_ms is not None:
-            left_seconds = (grant.expires_ms - descriptors.engine.clock.now_ms()) / 1000
-            seconds = min(seconds, max(left_seconds, 0.0))
+        if grant is not None:
+            seconds = grant.seconds_within(seconds, descriptors.engine.clock.now_ms())
         self._timer = descriptors.loop.call_later(seconds, self.shut_down)
         self._request.on_half_close = self.shut_down
         descriptors.engine.observe(self._stream, self)

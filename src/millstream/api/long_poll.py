@@ -110,9 +110,8 @@ class LongPoll:
 
     def wait(self, timeout_seconds: float) -> None:
         polls, grant = self._polls, self._grant
-        if grant is not None and grant.expires_ms is not None:
-            left_seconds = (grant.expires_ms - polls.clock.now_ms()) / 1000
-            timeout_seconds = min(timeout_seconds, max(left_seconds, 0.0))
+        if grant is not None:
+            timeout_seconds = grant.seconds_within(timeout_seconds, polls.clock.now_ms())
         polls.waiting += 1
         self._timer = polls.loop.call_later(timeout_seconds, self._timed_out)
         self._request.on_disconnect = self._forget

@@ -255,9 +255,7 @@ class ShapedReads:
     def _while_allowed(self, read: Read, seconds: float) -> float:
         """At most so long, and not longer than the key that opened it is good for."""
         grant: Grant | None = read.request.grant
-        if grant is None or grant.expires_ms is None:
-            return seconds
-        return min(seconds, max((grant.expires_ms - self._clock.now_ms()) / 1000, 0.0))
+        return seconds if grant is None else grant.seconds_within(seconds, self._clock.now_ms())
 
     # Looking
 

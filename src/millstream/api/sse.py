@@ -268,9 +268,8 @@ class SseReader:
         self._call_off: Callable[[], None] | None = None  # of the window that is being loaded
         self._widest = 0  # byte up to which a window was looked through for a whole character
         lifetime_seconds = hub.lifetime_seconds
-        if grant is not None and grant.expires_ms is not None:
-            left_seconds = (grant.expires_ms - hub.clock.now_ms()) / 1000
-            lifetime_seconds = min(lifetime_seconds, max(left_seconds, 0.0))
+        if grant is not None:
+            lifetime_seconds = grant.seconds_within(lifetime_seconds, hub.clock.now_ms())
         self._ends_at = hub.loop.time() + lifetime_seconds
         self._timer: asyncio.TimerHandle | None = hub.loop.call_later(
             min(hub.heartbeat_seconds, lifetime_seconds), self._beat

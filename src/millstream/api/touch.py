@@ -143,9 +143,7 @@ class ClientWait(Wait):
         if grant is None:
             return seconds
         grant.join(self)
-        if grant.expires_ms is None:
-            return seconds
-        return min(seconds, max((grant.expires_ms - self._routes.clock.now_ms()) / 1000, 0.0))
+        return grant.seconds_within(seconds, self._routes.clock.now_ms())
 
     @property
     def _grant(self) -> Grant | None:
