@@ -139,22 +139,6 @@ def test_a_subscription_may_follow_the_registry_by_its_name_and_not_by_a_pattern
 # Where they show
 
 
-def test_listings_show_them_to_those_who_ask(memory_api: Api) -> None:
-    path = memory_api.stream()
-    name = path.removeprefix("/v1/stream/")
-
-    def listed(url: str) -> list[str]:
-        found = memory_api.get(url).json()
-        entries = found["streams"] if isinstance(found, dict) else found
-        return [each.get("name") or each["stream_id"] for each in entries]
-
-    for url in ("/v1/streams?limit=1000", "/_default/streams?limit=1000"):
-        assert name in listed(url)
-        assert "__registry__" not in listed(url)
-        assert {name, "__registry__", "__stream_metrics__"} <= set(listed(f"{url}&system=true"))
-        assert listed(f"{url}&system=false") == listed(url)
-
-
 @pytest.fixture(params=["memory", "disk"])
 def fresh_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
     data_dir = None if request.param == "memory" else tmp_path / "data"
@@ -167,6 +151,23 @@ def fresh_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ser
 @pytest.fixture
 def fresh(fresh_server: ServerProcess) -> Iterator[Api]:
     yield from speak_to(fresh_server)
+
+
+def test_listings_show_them_to_those_who_ask(fresh: Api) -> None:
+    wait_until(lambda: fresh.head(METRICS).status == 200)
+    path = fresh.stream()
+    name = path.removeprefix("/v1/stream/")
+
+    def listed(url: str) -> list[str]:
+        found = fresh.get(url).json()
+        entries = found["streams"] if isinstance(found, dict) else found
+        return [each.get("name") or each["stream_id"] for each in entries]
+
+    for url in ("/v1/streams?limit=1000", "/_default/streams?limit=1000"):
+        assert name in listed(url)
+        assert "__registry__" not in listed(url)
+        assert {name, "__registry__", "__stream_metrics__"} <= set(listed(f"{url}&system=true"))
+        assert listed(f"{url}&system=false") == listed(url)
 
 
 def test_a_new_server_seems_empty(fresh: Api) -> None:
