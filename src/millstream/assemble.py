@@ -254,6 +254,7 @@ async def _running(
         handlers.sse,
         cold_numbers,
         subscriptions.numbers,
+        touch,
     )
     report = ServerReport(config, server, engine, None if cold is None else cold.state)
     about_server = ServerDescriptors(report, handlers.reads.compression)

@@ -208,6 +208,21 @@ def test_a_client_that_leaves_is_forgotten(api: Api) -> None:
         time.sleep(0.01)
 
 
+def test_metrics_tell_who_waits(api: Api) -> None:
+    def waiting_clients() -> str:
+        lines = api.get("/metrics").body.decode().splitlines()
+        [line] = [line for line in lines if 'mode="touch"' in line]
+        return line
+
+    path = touched_stream(api)
+    waiting = begun(api, path)
+    assert waiting_clients() == 'millstream_live_readers{mode="touch"} 1.0'
+    insert(api, path)
+    assert waiting.reply().status == 200
+    assert waiting_clients() == 'millstream_live_readers{mode="touch"} 0.0'
+    assert b"millstream_touch_streams" in api.get("/metrics").body
+
+
 def test_both_surfaces_have_the_routes(api: Api) -> None:
     bucket = api.bucket()
     path = touched_stream(api, f"{bucket}/todos")

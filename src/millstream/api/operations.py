@@ -24,6 +24,7 @@ from millstream.http.message import Request
 from millstream.http.server import Server
 from millstream.journal.contract import COMMIT_SECONDS_BUCKETS, Journal
 from millstream.subscriptions.watch import SubscriptionNumbers
+from millstream.touch.service import TouchService
 
 
 def respond_health(request: Request) -> None:
@@ -99,6 +100,7 @@ class Metrics:
         sse: SseReaders,
         cold: Callable[[], ColdNumbers] | None = None,
         subscriptions: Callable[[], SubscriptionNumbers] | None = None,
+        touch: TouchService | None = None,
     ) -> None:
         self._server = server
         self._engine = engine
@@ -107,6 +109,7 @@ class Metrics:
         self._compression = polls.reads.compression
         self._cold = cold
         self._subscriptions = subscriptions
+        self._touch = touch
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -138,7 +141,15 @@ class Metrics:
         )
         readers.add_metric(["long-poll"], self._polls.waiting)
         readers.add_metric(["sse"], self._sse.readers)
+        if self._touch is not None:
+            readers.add_metric(["touch"], self._touch.waits)
         yield readers
+        if self._touch is not None:
+            yield GaugeMetricFamily(
+                "millstream_touch_streams",
+                "State-protocol streams whose touches are kept for who waits",
+                self._touch.streams,
+            )
         yield from self._collect_journal()
         yield from self._collect_state()
         if self._subscriptions is not None:

@@ -1,7 +1,7 @@
 """The `search` part of a schema registry: which fields can be filtered, searched and rolled up.
 
 The parts are in search_fields.py, rollups are read by rollups.py, and search_documents.py writes
-the normal form that is kept.
+their normal form.
 """
 
 from __future__ import annotations

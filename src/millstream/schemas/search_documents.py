@@ -1,4 +1,4 @@
-"""The normal form of a search config: what is kept, and shown to who asks for it.
+"""The normal form of a search config: two that mean the same have the same.
 
 Names without white space around them, aliases resolved, no setting that is off, keys in one order.
 Parsing it again gives the same config.
