@@ -92,6 +92,15 @@ STEPS = [
     ("subscriptions.driver", "Driver._report", False),
     ("subscriptions.driver", "issue_token", False),
     ("cold.eviction", "Eviction._evict_some", True),
+    ("api.entry_writes", "_admitted", True),
+    ("api.entry_writes", "EntryWrites._append", False),
+    ("api.rules", "RulesRoutes._change", True),
+    ("cold.lookups", "Lookups.seek", True),
+    ("cold.lookups", "Lookups.page_of_key", True),
+    ("touch.service", "TouchService._look_at", True),
+    ("touch.service", "TouchService._flush", True),
+    ("system.service", "SystemStreamService._keep", True),
+    ("system.service", "SystemStreamService._write_metrics", True),
 ]
 
 
