@@ -30,8 +30,8 @@ endif
 ## leaves the cores to what computes; what looks at the clock runs alone. The table at the end has the time of every stage
 test: $(VENV)/.dev $(NODE_DIR)/node_modules/.installed $(CLIENTS_DIR)/node_modules/.installed
 	$(BIN)/python -m tests.stages \
-		--lane check unit property crash-ci spark \
-		--lane clients conformance cold \
+		--lane check unit property crash-ci \
+		--lane clients conformance cold spark \
 		--alone official freeze bench-smoke
 
 ## quick: for the daily loop, under four minutes: check, the unit tests, and the official suite in memory
