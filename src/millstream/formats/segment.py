@@ -66,7 +66,7 @@ def encode_segment(contents: Iterable[Content], *, store_id: str, shard: int) ->
     """A whole segment. `contents` come in the order of their stream ids, each stream once."""
     rows = _Rows(list(contents))
     writer = _Writer(store_id, shard)
-    for first, last in _row_groups(rows.wire_ends, rows.stream_ids, whole=True):
+    for first, last in _row_groups(rows.wire_ends, rows.stream_ids, rows.has_key, whole=True):
         writer.write(rows.columns(first, last), rows.wire_of(first, last))
     return writer.finish()
 
@@ -120,7 +120,8 @@ class SegmentBuilder:
         wire_ends = np.zeros(table.num_rows + 1, np.int64)
         np.cumsum(sizes + _bools(table["is_json"]), out=wire_ends[1:])
         written = 0
-        for first, last in _row_groups(wire_ends, int64s(table["stream_id"]), whole):
+        stream_ids, has_key = int64s(table["stream_id"]), _bools(table["key"].is_valid())
+        for first, last in _row_groups(wire_ends, stream_ids, has_key, whole):
             columns = table.slice(first, last - first).combine_chunks().to_batches()
             assert len(columns) == 1  # a row group is far below the 2 GiB of an Arrow array
             self._writer.write(columns[0], wire_form(columns[0]))
@@ -150,6 +151,7 @@ class _Rows:
         self.wire_ends[1:] += np.repeat(block_starts, counts)
         self.times = _message_times(blocks, counts)
         self._keys = _message_keys(blocks)
+        self.has_key = np.zeros(rows, bool) if self._keys is None else _is_keyed(self._keys)
 
         # Contents without blocks have no rows, so their places below do not matter.
         first_blocks = np.minimum(np.cumsum(blocks_of) - blocks_of, max(len(blocks) - 1, 0))
@@ -248,25 +250,31 @@ def _message_keys(blocks: Sequence[Block]) -> pa.Array | None:
     return pa.array(list(chain.from_iterable(each)), pa.binary())
 
 
-def _row_groups(wire_ends: Int64s, stream_ids: Int64s, whole: bool) -> Iterable[tuple[int, int]]:
+def _row_groups(
+    wire_ends: Int64s, stream_ids: Int64s, has_key: Bools, whole: bool
+) -> Iterable[tuple[int, int]]:
     """First and last row of each row group; without `whole` only of those that rows behind what is
     here would not change."""
     first, rows = 0, len(stream_ids)
     while first < rows:
-        last = _row_group_end(wire_ends, stream_ids, first)
+        last = _row_group_end(wire_ends, stream_ids, first, has_large=not has_key[first])
         if last >= rows and not whole:
             return
         yield first, last
         first = last
 
 
-def _row_group_end(wire_ends: Int64s, stream_ids: Int64s, first: int) -> int:
-    """A stream that is large enough has its row groups alone, and large ones: it is read in
-    sequence. Others share small ones, because a reader of one of them decodes all. Those end in
-    front of a stream when that leaves them at least half full: fewer streams are in two of them.
+def _row_group_end(wire_ends: Int64s, stream_ids: Int64s, first: int, has_large: bool) -> int:
+    """A stream that is large enough has its row groups alone, and large ones if it `has_large`: it
+    is read in sequence. Where messages have keys, a reader of one key decodes a row group for each
+    of them, so they are small. Other streams share small ones, because a reader of one of them
+    decodes all. Those end in front of a stream when that leaves them at least half full: fewer
+    streams are in two of them.
     """
     own_end = int(np.searchsorted(stream_ids, stream_ids[first], "right"))
     last = _rows_that_fit(wire_ends, first, SHARED_ROW_GROUP_BYTES, SHARED_ROW_GROUP_ROWS_MAX)
+    if own_end >= last and not has_large:
+        return last
     if own_end >= last:
         return min(own_end, _rows_that_fit(wire_ends, first, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX))
     if last < len(stream_ids) and stream_ids[last] == stream_ids[last - 1]:
@@ -377,8 +385,13 @@ def _key_hashes(keys: pa.Array) -> tuple[Hashes, Bools]:
     encoded = keys.drop_null().dictionary_encode()
     distinct = encoded.dictionary.to_numpy(zero_copy_only=False)
     hashes = np.array([hash_key(key) for key in distinct], np.uint64)
-    is_keyed: Bools = keys.is_valid().to_numpy(zero_copy_only=False)
+    is_keyed = _is_keyed(keys)
     return hashes[encoded.indices.to_numpy()], is_keyed
+
+
+def _is_keyed(keys: pa.Array) -> Bools:
+    is_keyed: Bools = keys.is_valid().to_numpy(zero_copy_only=False)
+    return is_keyed
 
 
 def _bools(column: pa.ChunkedArray) -> Bools:

@@ -192,6 +192,18 @@ def test_a_large_stream_has_a_run_for_each_mebibyte() -> None:
     assert [run.row_group for run in encoded.runs] == [0, 1, 2, 3]
 
 
+def test_a_large_stream_with_keys_has_small_runs() -> None:
+    """A reader of one key decodes a run for each message that has it."""
+    plain = content(3, [b"x" * 1023] * 1024)
+    blocks = [
+        Block(block.data, block.ends, block.times, tuple(b"%d" % row for row in range(block.count)))
+        for block in plain.blocks
+    ]
+    encoded = encode(plain._replace(blocks=blocks))
+    assert [run.size for run in encoded.runs] == [SHARED_ROW_GROUP_BYTES] * 4
+    assert built(table_of(encoded), 100) == encoded
+
+
 def test_a_message_larger_than_a_row_group_has_its_own() -> None:
     encoded = encode(content(3, [b"a", b"b" * (5 * MIB), b"c"]))
     assert [(run.row_group, run.count) for run in encoded.runs] == [(0, 1), (1, 1), (2, 1)]
