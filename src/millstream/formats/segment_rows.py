@@ -6,9 +6,10 @@ each with a comma behind it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,22 +97,43 @@ def decode_columns(
     columns: Sequence[str] = SCHEMA.names,
 ) -> pa.RecordBatch:
     """Some columns of a row group, from all its bytes, which are checked."""
-    place = f"row group {row_group}"
-    crc = crc32c(data)
-    if crc != footer.crcs[row_group]:
-        expected = f"{footer.crcs[row_group]:08x}"
-        raise DamagedSegment(name, f"the CRC32C of {place}", expected, f"{crc:08x}")
-    source = pa.PythonFile(_Piece(data, footer.borders[row_group], footer.borders[-1]), mode="r")
-    try:
-        file = pq.ParquetFile(
-            source, metadata=footer.metadata, page_checksum_verification=True, pre_buffer=False
-        )
-        table = file.read_row_group(row_group, columns=list(columns), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedSegment(name, place, "sound Parquet", str(error)) from error
-    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
-    assert len(batches) == 1  # a row group is never empty and never near 2 GiB
-    return batches[0]
+    return _Columns(name, footer, row_group, data).decode(columns)
+
+
+class _Columns:
+    """The bytes of a row group, checked; columns are decoded when they are asked for."""
+
+    def __init__(self, name: str, footer: Footer, row_group: int, data: pa.Buffer) -> None:
+        self._name, self._row_group = name, row_group
+        crc = crc32c(data)
+        if crc != footer.crcs[row_group]:
+            place, expected = f"row group {row_group}", f"{footer.crcs[row_group]:08x}"
+            raise DamagedSegment(name, f"the CRC32C of {place}", expected, f"{crc:08x}")
+        piece = _Piece(data, footer.borders[row_group], footer.borders[-1])
+        with self._named_errors():
+            self._file = pq.ParquetFile(
+                pa.PythonFile(piece, mode="r"),
+                metadata=footer.metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
+            )
+
+    def decode(self, columns: Sequence[str]) -> pa.RecordBatch:
+        with self._named_errors():
+            table = self._file.read_row_group(
+                self._row_group, columns=list(columns), use_threads=False
+            )
+        batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+        assert len(batches) == 1  # a row group is never empty and never near 2 GiB
+        return batches[0]
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            place = f"row group {self._row_group}"
+            raise DamagedSegment(self._name, place, "sound Parquet", str(error)) from error
 
 
 class _Piece(io.RawIOBase):
@@ -287,10 +309,11 @@ def decode_row_group_of(
     name: str, footer: Footer, row_group: int, data: pa.Buffer, key: bytes
 ) -> RowGroup | None:
     """None when no row has this key: then nothing but the keys is decoded."""
-    keys = decode_columns(name, footer, row_group, data, ["key"])
+    columns = _Columns(name, footer, row_group, data)
+    keys = columns.decode(["key"])
     if pc.index(keys["key"], pa.scalar(key, pa.binary())).as_py() < 0:
         return None
-    others = decode_columns(name, footer, row_group, data, [n for n in _READ if n != "key"])
+    others = columns.decode([column for column in _READ if column != "key"])
     return RowGroup(others.append_column("key", keys["key"]))
 
 

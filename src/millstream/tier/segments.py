@@ -27,8 +27,11 @@ from millstream.limits import (
     DECODES_MAX,
     FOOTER_CACHE_BYTES,
     FOOTER_MEMORY_FACTOR,
+    KIB,
 )
 from millstream.tier.shared_cache import SharedCache
+
+_DECODED_AT_ONCE_BYTES = 64 * KIB  # of a row group as stored; handing it to a thread takes longer
 
 
 class SegmentStore(Protocol):
@@ -110,7 +113,9 @@ class SegmentReader:
             return index, decode_row_group_of(name, footer, index, data, key)
 
         for span in self._fetch(segment, footer, row_groups):
-            for index, row_group in self._decoders.map(decode, span):
+            is_small = len(span) == 1 and len(span[0][1]) <= _DECODED_AT_ONCE_BYTES
+            decoded = map(decode, span) if is_small else self._decoders.map(decode, span)
+            for index, row_group in decoded:
                 if row_group is not None:
                     self._row_groups.put((name, index), row_group)
                     yield (name, index), row_group
