@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from bench.servers import REPO, ServerKind
 from bench.wire import BINARY, HOST, encode_request, send_all, send_bulk
 
 BUCKET = "benchmark"
+FLUSH = "/__millstream/flush"
 RECORD_BYTES = 256
 RECORDS = 16  # in one request
 CORES = 2
@@ -35,6 +37,7 @@ class CompactionCase:
     streams: int
     bytes_in_all: int
     flags: tuple[str, ...]
+    parts: int = 1  # each is flushed before the next comes, so that segments are many
 
     workload: ClassVar[str] = "compaction"
     ours_only: ClassVar[bool] = True
@@ -53,7 +56,11 @@ class CompactionCase:
                 own.port,
                 (encode_request("PUT", _stream(n), BINARY) for n in range(self.streams)),
             )
-            send_bulk(own.port, self._appends())
+            appends = self._appends()
+            for _ in range(self.parts - 1):
+                send_bulk(own.port, islice(appends, self._requests // self.parts))
+                send_all(own.port, [encode_request("POST", FLUSH)], connections=1)
+            send_bulk(own.port, appends)
             own.wait_flushed()
             own.stop()  # with a checkpoint: what is compacted is what the catalog has
             own.start()
@@ -74,9 +81,13 @@ class CompactionCase:
                 "rss_after_mib": own.server.rss_mib(),
             }
 
+    @property
+    def _requests(self) -> int:
+        return self.bytes_in_all // (RECORDS * RECORD_BYTES)
+
     def _appends(self) -> Iterator[bytes]:
         payloads = Payloads()
-        for number in in_turn(self.streams, self.bytes_in_all // (RECORDS * RECORD_BYTES)):
+        for number in in_turn(self.streams, self._requests):
             body = payloads.records(RECORDS, RECORD_BYTES)
             yield encode_request("POST", f"{_stream(number)}/append-batch", BINARY, body)
 
@@ -111,5 +122,5 @@ def cases(plan: Plan) -> list[CompactionCase]:
     if plan.smoke and shutil.which("java") is None:
         return []
     if plan.smoke:
-        return [CompactionCase(50, 2**24, ("--flush-bytes", "16KiB", "--shards", "1"))]
+        return [CompactionCase(50, 2**22, ("--shards", "1"), parts=16)]
     return [CompactionCase(10_000, 2**30, ("--flush-bytes", "4MiB"))]
