@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from itertools import accumulate
+from itertools import accumulate, count
+from operator import add
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -64,11 +65,8 @@ def split_body(body: bytes) -> Messages:
 
 def _join(parts: list[msgspec.Raw]) -> Messages:
     if len(parts) > 1:
-        ends = array("I", accumulate(map(len, parts)))
-        data = b",".join(parts) + b","
-        for index in range(len(ends)):
-            ends[index] += index + 1
-        return Messages(data, ends.tobytes(), len(parts))
+        ends = array("I", map(add, accumulate(map(len, parts)), count(1)))  # with their commas
+        return Messages(b",".join(parts) + b",", ends.tobytes(), len(parts))
     if parts:
         return Messages(bytes(parts[0]) + b",", b"", 1)
     return EMPTY
