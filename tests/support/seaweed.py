@@ -132,6 +132,8 @@ class SeaweedFS:
         """Takes connections but answers nothing until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
         self._is_paused = True
+        # The signal is only on its way when `kill` returns: a thread may still answer.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
