@@ -305,7 +305,7 @@ class _Writer:
             column_encoding=dict.fromkeys(
                 ("stream_id", "ordinal", "byte_end", "append_ms"), "DELTA_BINARY_PACKED"
             ),
-            write_statistics=["stream_id", "ordinal", "append_ms"],
+            write_statistics=["stream_id", "ordinal", "append_ms", "key"],
             sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(2)],
             data_page_size=_PAGE_BYTES,
             max_rows_per_page=ROW_GROUP_ROWS_MAX,

@@ -6,10 +6,9 @@ each with a comma behind it.
 
 from __future__ import annotations
 
-import contextlib
 import io
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +26,8 @@ from millstream.formats.wal import crc32c
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-_COMMA = ord(",")
-_READ = ["stream_id", "ordinal", "byte_end", "append_ms", "key", "is_json", "data"]
+_READ = ["stream_id", "ordinal", "byte_end", "append_ms", "is_json", "data"]
+_KEY = SCHEMA.get_field_index("key")
 
 
 class Wire(NamedTuple):
@@ -61,14 +60,16 @@ def _wire_ends(data: pa.Array, is_json: pa.BooleanArray) -> Int64s:
 
 
 def _json_wire_form(data: pa.Array) -> Wire:
-    """Three times as fast as what mixed rows need: the whole column is joined at once."""
-    whole = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)
-    joined = pc.binary_join(whole, pa.scalar(b",", pa.binary()))
-    without_last = _bytes_of(joined, _ends(joined))
-    wire = pa.allocate_buffer(without_last.size + 1)
-    with memoryview(wire) as view:
-        view[:-1], view[-1] = without_last, _COMMA
+    """Three times as fast as what mixed rows need: the whole column is joined at once, with
+    nothing as one more value, so that there is a comma behind the last one too."""
     ends = _ends(data)
+    one_more = pa.py_buffer(np.append(ends, ends[-1]).astype(np.int32))
+    values = pa.Array.from_buffers(
+        pa.binary(), len(data) + 1, [None, one_more, data.buffers()[2]], null_count=0
+    )
+    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    joined = pc.binary_join(whole, pa.scalar(b",", pa.binary()))
+    wire = _bytes_of(joined, _ends(joined))
     return Wire(wire, ends - ends[0] + np.arange(len(ends)))
 
 
@@ -104,36 +105,33 @@ class _Columns:
     """The bytes of a row group, checked; columns are decoded when they are asked for."""
 
     def __init__(self, name: str, footer: Footer, row_group: int, data: pa.Buffer) -> None:
-        self._name, self._row_group = name, row_group
+        self._name, self._footer, self._row_group = name, footer, row_group
         crc = crc32c(data)
         if crc != footer.crcs[row_group]:
             place, expected = f"row group {row_group}", f"{footer.crcs[row_group]:08x}"
             raise DamagedSegment(name, f"the CRC32C of {place}", expected, f"{crc:08x}")
         piece = _Piece(data, footer.borders[row_group], footer.borders[-1])
-        with self._named_errors():
-            self._file = pq.ParquetFile(
-                pa.PythonFile(piece, mode="r"),
-                metadata=footer.metadata,
-                page_checksum_verification=True,
-                pre_buffer=False,
-            )
+        self._source = pa.PythonFile(piece, mode="r")
+        self._file: pq.ParquetFile | None = None
 
     def decode(self, columns: Sequence[str]) -> pa.RecordBatch:
-        with self._named_errors():
+        try:
+            if self._file is None:
+                self._file = pq.ParquetFile(
+                    self._source,
+                    metadata=self._footer.metadata,
+                    page_checksum_verification=True,
+                    pre_buffer=False,
+                )
             table = self._file.read_row_group(
                 self._row_group, columns=list(columns), use_threads=False
             )
-        batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
-        assert len(batches) == 1  # a row group is never empty and never near 2 GiB
-        return batches[0]
-
-    @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
         except (pa.ArrowException, OSError) as error:
             place = f"row group {self._row_group}"
             raise DamagedSegment(self._name, place, "sound Parquet", str(error)) from error
+        batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+        assert len(batches) == 1  # a row group is never empty and never near 2 GiB
+        return batches[0]
 
 
 class _Piece(io.RawIOBase):
@@ -184,7 +182,7 @@ class FoundRow(NamedTuple):
 class RowGroup:
     """A decoded row group, and what tells whose rows these are.
 
-    The wire form is made when the first run is asked for: single rows do not need it.
+    Without its wire form it is one for single rows; that is made when the first run is asked for.
     """
 
     __slots__ = (
@@ -200,19 +198,23 @@ class RowGroup:
     )
     nbytes: int
 
-    def __init__(self, columns: pa.RecordBatch) -> None:
-        self._columns: pa.RecordBatch | None = columns.select(["is_json", "data"])
+    def __init__(self, columns: pa.RecordBatch, keys: pa.Array | None, wire: Wire | None) -> None:
+        """`keys` are None when no message has one."""
+        self._columns: pa.RecordBatch | None = None
         self._wire: pa.Buffer | None = None
-        self.ends = _wire_ends(columns["data"], columns["is_json"])
+        if wire is not None:
+            self._wire, self.ends = wire
+        else:
+            self._columns = columns.select(["is_json", "data"])
+            self.ends = _wire_ends(columns["data"], columns["is_json"])
         self.stream_ids = int64s(columns["stream_id"])
         self.ordinals = int64s(columns["ordinal"])
         self.byte_ends = int64s(columns["byte_end"])
         self.times = int64s(columns["append_ms"].view(pa.int64()))
-        keys = columns["key"]
-        self.keys = None if keys.null_count == len(keys) else keys
+        self.keys = keys
         self.nbytes = int(self.ends[-1]) + 40 * len(self.times)
-        if self.keys is not None:
-            self.nbytes += self.keys.nbytes
+        if keys is not None:
+            self.nbytes += keys.nbytes
 
     def block(self, name: str, run: Run) -> Block:
         """One run, checked against what the catalog knows of it."""
@@ -302,7 +304,17 @@ class RowGroup:
 
 
 def decode_row_group(name: str, footer: Footer, row_group: int, data: pa.Buffer) -> RowGroup:
-    return RowGroup(decode_columns(name, footer, row_group, data, _READ))
+    """With its wire form, which is half of the work for JSON: made here, where threads decode."""
+    have_keys = _have_keys(footer, row_group)
+    read = [*_READ, "key"] if have_keys else _READ
+    columns = decode_columns(name, footer, row_group, data, read)
+    return RowGroup(columns, columns["key"] if have_keys else None, wire_form(columns))
+
+
+def _have_keys(footer: Footer, row_group: int) -> bool:
+    """To decode a column of nothing takes a tenth of the whole."""
+    statistics = footer.metadata.row_group(row_group).column(_KEY).statistics
+    return statistics is None or statistics.num_values > 0
 
 
 def decode_row_group_of(
@@ -313,8 +325,7 @@ def decode_row_group_of(
     keys = columns.decode(["key"])
     if pc.index(keys["key"], pa.scalar(key, pa.binary())).as_py() < 0:
         return None
-    others = columns.decode([column for column in _READ if column != "key"])
-    return RowGroup(others.append_column("key", keys["key"]))
+    return RowGroup(columns.decode(_READ), keys["key"], None)
 
 
 def _place(run: Run) -> str:

@@ -176,7 +176,7 @@ def test_the_footer_says_where_a_segment_comes_from() -> None:
     assert b"millstream.writer" in values
     assert metadata.row_group(0).column(7).compression == "ZSTD"
     assert [metadata.row_group(0).column(i).is_stats_set for i in range(8)] == [
-        name in ("stream_id", "ordinal", "append_ms") for name in SCHEMA.names
+        name in ("stream_id", "ordinal", "append_ms", "key") for name in SCHEMA.names
     ]
 
 
