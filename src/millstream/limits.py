@@ -13,6 +13,9 @@ ROUTING_KEY_BYTES_MAX = 1024  # kept with every entry, and asked for in URLs
 TIME_HINT_AHEAD_MS_MAX = 300_000  # clocks differ by minutes; what is further ahead is a mistake
 RULES_INLINE_BYTES = 16 * KIB  # of a body checked against a schema on the loop, a millisecond
 RULES_INLINE_COMMAS = 1024  # a smaller body with more of them is checked in a thread, too
+RULES_ENTRY_DEPTH_MAX = (
+    512  # levels: lenses make it deeper, and it must be printed again after that
+)
 RULES_ENTRY_BYTES_MAX = MIB  # of one entry that has to be parsed: no parser lets go in between
 RULES_TRIES_MAX = 8  # of one request, each met by another change of the rules
 FILTER_SCAN_BYTES_MAX = 104_857_600  # looked at for one filtered answer

@@ -386,3 +386,17 @@ def test_appends_that_race_an_update_are_of_one_version_or_the_other(api: Api) -
         if reply.headers.get("stream-up-to-date"):
             break
     assert seen == boundary
+
+
+def test_the_deepest_entries_are_shown_through_lenses_that_make_them_deeper(api: Api) -> None:
+    path = api.stream(content_type=JSON)
+    install(api, path, schema={"type": "array"})
+    deepest = "[" * 512 + "]" * 512
+    assert api.append(path, f"[{deepest}]", JSON).status == 204
+    assert api.append(path, f"[[{deepest}]]", JSON).status == 400
+    for version in range(1, 9):
+        wrap = {"op": "wrap", "path": "", "mode": "singleton"}
+        install(api, path, schema={"type": "array"}, lens=lens(path, version, wrap))
+    reply = api.get(f"{path}?offset=-1")
+    assert reply.status == 200, reply.body
+    assert reply.body == b"[" + b"[" * 8 + deepest.encode() + b"]" * 8 + b"]"

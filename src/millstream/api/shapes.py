@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from millstream.api.arguments import Query
-from millstream.errors import InvalidRequest
+from millstream.errors import InvalidRequest, InvalidSchema
 from millstream.formats.blocks import Block
 from millstream.limits import (
     FILTER_SCAN_BYTES_MAX,
@@ -118,12 +118,15 @@ class Shaper:
             return stored
         if len(wire) > 2 * RULES_ENTRY_BYTES_MAX:  # from before there were rules
             return stored if self._filter is None else None
-        value: Any = decode_messages(wire)[0]
-        if is_old and self._promotion is not None:
-            value = self._promotion.promote(version, value)
-        if self._filter is not None and not self._filter.matches(value, rules.version):
-            return None
-        return encode_message(value) if is_old and not self._shape.is_raw else stored
+        try:
+            value: Any = decode_messages(wire)[0]
+            if is_old and self._promotion is not None:
+                value = self._promotion.promote(version, value)
+            if self._filter is not None and not self._filter.matches(value, rules.version):
+                return None
+            return encode_message(value) if is_old and not self._shape.is_raw else stored
+        except RecursionError:
+            raise InvalidSchema(f"message {ordinal} is nested too deeply to be shown") from None
 
 
 def _filter(text: bytes, rules: Rules | None) -> Filter | None:

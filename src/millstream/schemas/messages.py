@@ -9,11 +9,14 @@ from typing import Any
 import msgspec
 
 from millstream.errors import SchemaViolation
+from millstream.limits import JSON_DEPTH_MAX, RULES_ENTRY_DEPTH_MAX
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _DIGITS_MAX = 4300  # that Python takes for a whole number
 _TOO_LARGE = "an entry has a number that is too large"
+_TOO_DEEP = f"an entry is nested too deeply; {RULES_ENTRY_DEPTH_MAX} levels are the most"
+_LEVELS_LEFT = JSON_DEPTH_MAX - RULES_ENTRY_DEPTH_MAX  # that a decoder is not to go down
 
 
 def decode_messages(wire: bytes) -> list[Any]:
@@ -34,15 +37,43 @@ def decode_sent(wire: bytes) -> list[Any]:
     """The same of messages that are new. Raises SchemaViolation for those that could not be shown
     in another form later without being changed."""
     text = b"[%b]" % wire[:-1]
-    try:
-        try:
-            values: list[Any] = _decode(text)
-        except msgspec.ValidationError:
-            raise SchemaViolation(_TOO_LARGE) from None
-        except msgspec.DecodeError:  # a lone surrogate: legal JSON
-            values = _strict.decode(text.decode())
+    if text.count(b"[") + text.count(b"{") <= RULES_ENTRY_DEPTH_MAX:
+        return _decode_exactly(text)
+    try:  # decoders count levels anyway: this one is left about as many as are allowed
+        values = _decode_exactly(b"%b%b%b" % (b"[" * _LEVELS_LEFT, text, b"]" * _LEVELS_LEFT))
     except RecursionError:
-        raise SchemaViolation("an entry is nested too deeply") from None
+        return _decode_deep(text)
+    for _ in range(_LEVELS_LEFT):
+        values = values[0]
+    return values
+
+
+def _decode_deep(text: bytes) -> list[Any]:
+    """The same, with levels counted one by one."""
+    try:
+        values = level = _decode_exactly(text)
+    except RecursionError:
+        raise SchemaViolation(_TOO_DEEP) from None
+    for _ in range(RULES_ENTRY_DEPTH_MAX):
+        level = [child for parent in level for child in _children(parent)]
+    if any(isinstance(value, dict | list) for value in level):
+        raise SchemaViolation(_TOO_DEEP)
+    return values
+
+
+def _children(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _decode_exactly(text: bytes) -> list[Any]:
+    try:
+        values: list[Any] = _decode(text)
+    except msgspec.ValidationError:
+        raise SchemaViolation(_TOO_LARGE) from None
+    except msgspec.DecodeError:  # a lone surrogate: legal JSON
+        values = _strict.decode(text.decode())
     return values
 
 

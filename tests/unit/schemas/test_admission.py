@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from millstream.errors import InvalidRequest, SchemaViolation
 from millstream.formats.blocks import decode_ends
+from millstream.limits import RULES_ENTRY_DEPTH_MAX
 from millstream.protocol.json_mode import split_body
 from millstream.protocol.json_pieces import LargeMessages
 from millstream.schemas.admission import admit
@@ -126,3 +127,16 @@ def test_what_is_nested_too_deeply_is_refused() -> None:
     data = b"[" * 100_000 + b"]" * 100_000 + b","
     with pytest.raises(SchemaViolation, match="nested"):
         admit(keyed(False), LargeMessages((data,), b"", 1), None, NOW_MS)
+
+
+@pytest.mark.parametrize("text", [b'"x"', rb'"\ud800"'])
+def test_as_many_levels_as_are_allowed_are_taken_and_not_one_more(text: bytes) -> None:
+    def admit_levels(levels: int) -> None:
+        data = b"1," + b"[" * levels + text + b"]" * levels + b","
+        data, ends, total = split_body(b"[%b]" % data[:-1])
+        admitted = admit(keyed(False), LargeMessages((data,), ends, total), None, NOW_MS)
+        assert admitted.content.total == 2
+
+    admit_levels(RULES_ENTRY_DEPTH_MAX)
+    with pytest.raises(SchemaViolation, match="nested"):
+        admit_levels(RULES_ENTRY_DEPTH_MAX + 1)
