@@ -19,9 +19,11 @@ from tests.crash.readers import Reader
 from tests.crash.verify import Verifier
 from tests.crash.writers import Writer, send_request
 from tests.support.server import ServerProcess
+from tests.support.waiting import let_work
 
 JOIN_SECONDS = 60.0
 CHANGES_SECONDS_MAX = 3.0
+ACKNOWLEDGED_MIN, SHOWN_MIN = 20, 2  # per life
 
 
 class DrainedServer(ServerProcess):
@@ -230,6 +232,15 @@ def _begin_to_write(
     return threads
 
 
+def _has_done_more(history: History) -> Callable[[], bool]:
+    """Than now, by what makes a life worth ending."""
+    enough = history.acknowledged + ACKNOWLEDGED_MIN
+    return lambda: (
+        bool(history.violations)
+        or (history.acknowledged >= enough and len(history.observations) >= SHOWN_MIN)
+    )
+
+
 def _join(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.join(JOIN_SECONDS)
@@ -251,7 +262,7 @@ def _write_until_the_end(
 ) -> None:
     ending = threading.Event()
     threads = _begin_to_write(server, seed, generation, history, ending)
-    time.sleep(generation.active_seconds)
+    let_work(generation.active_seconds, _has_done_more(history))
     died = server.process.poll()
     ending.set()
     if generation.ending is Ending.KILL:

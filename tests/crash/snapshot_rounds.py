@@ -25,6 +25,7 @@ from tests.crash.rounds import DrainedServer
 from tests.crash.variants import VARIANTS
 from tests.crash.writers import LOST, ServerGone
 from tests.support.http import Client, Reply
+from tests.support.waiting import let_work
 
 STREAMS = 3
 BUCKETS = 6
@@ -32,6 +33,7 @@ BUCKET = "/crashes"
 TEXT = "text/plain"
 JOIN_SECONDS = 60.0
 WATCH_SECONDS_MAX = 2.0
+APPENDS_MIN, SNAPSHOTS_MIN, BUCKETS_MIN = 20, 4, 2  # per life
 START = "0000000000000000_0000000000000000"
 
 
@@ -176,9 +178,19 @@ class Round:
             assert not thread.is_alive()
         assert died is None, server.output[-3000:].decode()
 
+    def has_done_more(self) -> Callable[[], bool]:
+        """Than it has now, by what makes a life worth ending."""
+        report = self.report
+        appends, snapshots, buckets = report.appends, report.snapshots, report.buckets
+        return lambda: (
+            report.appends >= appends + APPENDS_MIN
+            and report.snapshots >= snapshots + SNAPSHOTS_MIN
+            and report.buckets >= buckets + BUCKETS_MIN
+        )
+
     def wait_for_the_moment(self) -> None:
         """Some time; then often until a blob is being written, renamed or cleared away."""
-        time.sleep(self.dice.uniform(0.05, 0.5))
+        let_work(self.dice.uniform(0.05, 0.5), self.has_done_more())
         changes = self.dice.choice([0, 1, 1, 2, 3])
         deadline = time.monotonic() + WATCH_SECONDS_MAX
         folder = self.data_dir / "cold" / "snapshots"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from pathlib import Path
 
 import pytest
 
 from tests.crash.content import Kind, Loose, Mismatch, Placed, lay_out, make_payload
+from tests.crash.history import Fate, History, Incarnation, Request
 from tests.crash.plan import plan_generations, plan_operations
 from tests.crash.rounds import RoundFailed, run_round
+from tests.crash.verify import Verifier
 from tests.crash.wal_files import load_wal, parse_records, segment_names
+from tests.support.http import Client
 
 
 def test_a_complete_stream_is_laid_out_in_order() -> None:
@@ -62,6 +67,31 @@ def test_payloads_of_requests_in_flight_together_differ() -> None:
         for size in (1, 5, 40, 5000):
             made = [make_payload(kind, f"w{i}.g1.n7", size, 2, i * 24) for i in range(4)]
             assert len(set(made)) == 4
+
+
+@pytest.mark.parametrize(
+    ("closer", "is_right"),
+    [
+        (None, False),
+        (Request("c", "POST", "s", Kind.TEXT, b"", closes=True, sent=3), True),
+        (Request("c", "POST", "s", Kind.TEXT, b"", closes=True, sent=9), False),
+        (Request("c", "POST", "s", Kind.TEXT, b"x", sent=3), False),
+        (Request("c", "POST", "t", Kind.TEXT, b"", closes=True, sent=3), False),
+    ],
+    ids=["nobody", "unanswered", "asked too late", "closes nothing", "another stream"],
+)
+def test_closed_is_an_answer_only_if_somebody_asked_for_it(
+    closer: Request | None, is_right: bool
+) -> None:
+    history, client = History(), Client("127.0.0.1", 1)
+    made = Request("m", "PUT", "s", Kind.TEXT, b"", sent=1, answered=2, fate=Fate.ACKNOWLEDGED)
+    refused = Request("r", "POST", "s", Kind.TEXT, b"x", sent=4, answered=5, status=409)
+    refused.fate = Fate.REFUSED
+    history.streams["s"] = [Incarnation("s", Kind.TEXT, made)]
+    history.pending = [refused] if closer is None else [closer, refused]
+    expected = contextlib.nullcontext() if is_right else pytest.raises(AssertionError)
+    with expected:
+        Verifier(history, client, random.Random(1), "v").check_refusals()
 
 
 def test_a_seed_means_the_same_plan_every_time() -> None:

@@ -17,19 +17,28 @@ from tests.crash.rounds import RoundFailed, run_round
 from tests.crash.variants import TROUBLED
 
 GENERATIONS = 3
+ROUNDS_MAX = 4
 
 
 def test_amid_errors_and_kills_nothing_is_lost_and_no_service_dies_in_silence(
     tmp_path: Path,
 ) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    injection = Injection(seed, tmp_path)
-    report = run_round(seed, tmp_path, GENERATIONS, flags=TROUBLED, injection=injection)
-    print(report)
-    assert report.kills + injection.fail_stops >= GENERATIONS
-    assert injection.injected >= 5
-    assert report.acknowledged >= 50
+    """Errors may end all clients of a round early: then the next seed is tried as well."""
+    first = random.randrange(10**6)
+    injected = acknowledged = 0
+    for seed in range(first, first + ROUNDS_MAX):
+        print(f"seed {seed}")
+        folder = tmp_path / f"{seed}"
+        folder.mkdir()
+        injection = Injection(seed, folder)
+        report = run_round(seed, folder, GENERATIONS, flags=TROUBLED, injection=injection)
+        print(report, f"{injection.injected} injected")
+        assert report.kills + injection.fail_stops >= GENERATIONS
+        injected += injection.injected
+        acknowledged += report.acknowledged
+        if injected >= 5 and acknowledged >= 50:
+            return
+    pytest.fail(f"{injected} injected and {acknowledged} acknowledged in {ROUNDS_MAX} rounds")
 
 
 def test_the_hunt_sees_a_service_that_is_dead_in_silence(

@@ -11,7 +11,7 @@ import http.client
 import json
 import random
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.crash.rounds import DrainedServer
 from tests.support.http import Client
 from tests.support.keys import KEYS, bearer, key_id, make_key_offline
 from tests.support.server import free_port
+from tests.support.waiting import let_work
 
 LIVES = 5
 SMALL_LOG = ("--wal-segment-bytes", "16384", "--checkpoint-wal-bytes", "4096")
@@ -35,6 +36,10 @@ class Story:
         self.doubtful: set[str] = set()  # their revocation was sent and not answered
         self.revoked: list[str] = []
         self.stopping = threading.Event()
+
+    def has_revoked_more(self) -> Callable[[], bool]:
+        revoked = len(self.revoked)
+        return lambda: len(self.revoked) > revoked
 
     def client(self) -> Client:
         return Client("127.0.0.1", self.port, timeout_seconds=10)
@@ -84,7 +89,7 @@ def test_a_key_that_is_acknowledged_as_revoked_never_works_again(seed: int, tmp_
             story.stopping.clear()
             thread = threading.Thread(target=story.live)
             thread.start()
-            time.sleep(story.random.uniform(0.1, 0.6))
+            let_work(story.random.uniform(0.1, 0.6), story.has_revoked_more())
         finally:
             server.kill()
         story.stopping.set()

@@ -10,7 +10,7 @@ import contextlib
 import http.client
 import random
 import threading
-import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 from tests.crash.rounds import DrainedServer
 from tests.support.http import Client
 from tests.support.server import free_port
+from tests.support.waiting import let_work
 
 LIVES = 5
 SMALL_LOG = ("--wal-segment-bytes", "16384", "--checkpoint-wal-bytes", "4096", "--flush-bytes", "1")
@@ -39,6 +40,10 @@ class Story:
         self.deleted: set[str] = set()
         self.asked: set[str] = set()
         self.stopping = threading.Event()
+
+    def has_done_more(self) -> Callable[[], bool]:
+        created, deleted = len(self.created), len(self.deleted)
+        return lambda: len(self.created) >= created + 4 and len(self.deleted) > deleted
 
     def client(self) -> Client:
         return Client("127.0.0.1", self.port, timeout_seconds=10)
@@ -98,7 +103,7 @@ def test_every_stream_has_one_record_of_its_creation_and_one_of_its_end(
             threads = [threading.Thread(target=story.live, args=(writer,)) for writer in range(4)]
             for thread in threads:
                 thread.start()
-            time.sleep(dice.uniform(0.1, 0.8))
+            let_work(dice.uniform(0.1, 0.8), story.has_done_more())
         finally:
             server.kill()
         story.stopping.set()

@@ -22,6 +22,7 @@ from tests.crash.faulty_server import MODULE, PLAN_FILE
 from tests.crash.rounds import DrainedServer
 from tests.support.http import Client
 from tests.support.server import free_port
+from tests.support.waiting import let_work
 
 LIVES = 5
 SMALL_LOG = ("--wal-segment-bytes", "16384", "--checkpoint-wal-bytes", "4096")
@@ -213,7 +214,13 @@ def live_through(story: Story) -> None:
     ]
     for thread in story.threads:
         thread.start()
-    time.sleep(story.random.uniform(0.2, 0.8))
+    version, acknowledged = story.version, len(story.acknowledged)
+
+    def is_enough() -> bool:
+        more = story.version > version and len(story.acknowledged) > acknowledged
+        return more or not any(thread.is_alive() for thread in story.threads)
+
+    let_work(story.random.uniform(0.2, 0.8), is_enough)
 
 
 def finish(story: Story) -> None:

@@ -13,6 +13,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.crash import dies_before_report
 from tests.crash.rounds import DrainedServer
 from tests.support.http import Client
 from tests.support.server import LOCAL_WEBHOOKS, free_port
+from tests.support.waiting import let_work
 
 LIVES = 6
 STREAMS = [f"events/{number}" for number in range(3)]
@@ -53,6 +55,10 @@ class Story:
         self.pulled, self.pushed = Progress(), Progress()
         self.stopping = threading.Event()
         self.wakes = 0
+
+    def has_woken_more(self, receiver: Receiver) -> Callable[[], bool]:
+        wakes, told = self.wakes + 2, len(receiver.received) + 2
+        return lambda: self.wakes >= wakes and len(receiver.received) >= told
 
     def client(self) -> Client:
         return Client("127.0.0.1", self.port, timeout_seconds=10)
@@ -188,7 +194,7 @@ def test_acks_are_kept_and_wakes_are_not_lost(seed: int, tmp_path: Path) -> None
             try:
                 story.begin(receiver) if life == 0 else story.check()
                 threads = story.busy()
-                time.sleep(0.2 + story.random.random())
+                let_work(0.2 + story.random.random(), story.has_woken_more(receiver))
             finally:
                 server.kill()
             for thread in threads:

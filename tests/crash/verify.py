@@ -108,8 +108,15 @@ class Verifier:
                 )
                 if inc.deleted is not None and inc.deleted.sent < request.answered:
                     there = False
-                closed = inc.closed is not None and inc.closed.sent < request.answered
-                assert not there or (request.status == 409 and closed), f"refused: {request}"
+                closed = request.status == 409 and self.may_be_closed(inc, request)
+                assert not there or closed, f"refused: {request}"
+
+    def may_be_closed(self, inc: Incarnation, request: Request) -> bool:
+        """Somebody asked for it in time, and was told so or not told anything."""
+        unanswered = (other for other in self.history.pending if other.fate is Fate.UNKNOWN)
+        closers = [inc.closed] if inc.closed is not None else []
+        closers += [other for other in unanswered if other.closes and other.stream == inc.stream]
+        return any(closer.sent < request.answered for closer in closers)
 
     def resolve_existence(self) -> None:
         self.unanswered_creates = list[Incarnation]()
