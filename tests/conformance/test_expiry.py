@@ -126,8 +126,8 @@ def test_an_expired_stream_leaves_nothing_behind(api: Api) -> None:
 
 
 def test_head_does_not_renew_and_reading_does(api: Api) -> None:
-    looked_at, read = (api.stream(b"x", headers={"Stream-TTL": "1"}) for _ in range(2))
-    deadline = time.monotonic() + 10
+    looked_at, read = (api.stream(b"x", headers={"Stream-TTL": "3"}) for _ in range(2))
+    deadline = time.monotonic() + 30
     while api.head(looked_at).status == 200:
         assert time.monotonic() < deadline
         assert api.get(read).status == 200
@@ -142,7 +142,7 @@ def test_an_absolute_end_is_not_moved_by_reads_and_writes(api: Api) -> None:
     while api.append(path, b"x").status == 204:
         time.sleep(0.1)
     late = (datetime.now(UTC) - expires).total_seconds()
-    assert -0.05 < late < 2
+    assert -0.05 < late < 10
     assert api.get(path).status == 404
 
 

@@ -36,7 +36,7 @@ def test_a_deleted_stream_ends_its_long_polls_with_404(api: Api) -> None:
     started = time.monotonic()
     assert api.delete(path).status == 204
     assert waiting.reply().status == 404
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
 
 
 def test_a_long_poll_never_reads_from_the_successor_of_its_stream(api: Api) -> None:
@@ -69,10 +69,10 @@ def test_an_expired_stream_ends_its_long_polls_with_404(api: Api) -> None:
 
 
 def test_a_reader_that_keeps_polling_keeps_the_stream_alive(api: Api) -> None:
-    path = api.stream(b"one", headers={"Stream-TTL": "1"})
+    path = api.stream(b"one", headers={"Stream-TTL": "3"})
     offset = api.tail(path)
     for _ in range(5):
-        assert api.get(f"{path}?offset={offset}&live=long-poll&timeout_ms=400").status == 204
+        assert api.get(f"{path}?offset={offset}&live=long-poll&timeout_ms=800").status == 204
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_request_may_choose_its_own_timeout(memory_api: Api, query: str, short
     tail = memory_api.tail(path)
     started = time.monotonic()
     reply = memory_api.get(f"{path}?offset={tail}&live=long-poll&{query}")
-    assert shortest <= time.monotonic() - started < 4
+    assert shortest <= time.monotonic() - started < 10
     assert (reply.status, reply.body) == (204, b"")
     assert (reply.next_offset, reply.headers["stream-up-to-date"]) == (tail, "true")
     assert reply.headers["stream-cursor"].isdigit()

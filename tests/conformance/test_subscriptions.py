@@ -289,7 +289,7 @@ def test_one_wake_is_in_flight_and_the_rest_waits_for_the_next(api: Api, control
 def test_a_callback_without_done_is_progress_and_a_heartbeat(api: Api, control: Control) -> None:
     name, path = fresh("sub"), fresh("beat/a")
     with receiving() as receiver:
-        control.webhook(name, receiver.url, pattern="beat/*", lease_ttl_ms=1000)
+        control.webhook(name, receiver.url, pattern="beat/*", lease_ttl_ms=3000)
         api.stream(b"1", b"2", path=f"/v1/stream/{path}")
         wake = receiver.wait().body
         offsets = [START, "0000000000000001_0000000000000001", api.tail(f"/v1/stream/{path}")]
@@ -297,7 +297,7 @@ def test_a_callback_without_done_is_progress_and_a_heartbeat(api: Api, control: 
             beat = control.ack(name, wake, (path, offset))
             assert beat.json() == {"ok": True, "next_wake": False}
             assert control.acked(name, path) == offset
-            time.sleep(0.5)
+            time.sleep(1.2)
         assert len(receiver.received) == 1  # the lease was extended all the time
         assert control.ack(name, wake, done=True).status == 200
         control.delete(name)
@@ -505,12 +505,12 @@ def test_a_wake_event_is_written_and_heard(api: Api, control: Control) -> None:
 def test_claim_heartbeat_ack_and_next_wake(api: Api, control: Control) -> None:
     name, wake_stream, path = fresh("pull"), fresh("wake/pool"), fresh("claimed/a")
     api.stream(content_type=JSON, path=f"/v1/stream/{wake_stream}")
-    control.pull(name, wake_stream, pattern="claimed/*")
+    control.pull(name, wake_stream, pattern="claimed/*", lease_ttl_ms=3000)
     nothing = control.act(name, "claim", {"worker": "one"})
     assert (nothing.status, error_code(nothing)) == (409, "NO_PENDING_WORK")
     api.stream(b"1", b"2", path=f"/v1/stream/{path}")
     wake = control.claim(name, "one")
-    assert (wake["generation"], wake["lease_ttl_ms"]) == (1, 1000)
+    assert (wake["generation"], wake["lease_ttl_ms"]) == (1, 3000)
     (stream,) = [s for s in wake["streams"] if s["has_pending"]]
     assert (stream["path"], stream["acked_offset"]) == (path, START)
     busy = control.act(name, "claim", {"worker": "two"})
@@ -519,7 +519,7 @@ def test_claim_heartbeat_ack_and_next_wake(api: Api, control: Control) -> None:
     assert busy.json()["error"]["generation"] == 1
     first = "0000000000000001_0000000000000001"
     for _ in range(4):
-        time.sleep(0.4)
+        time.sleep(1.0)
         beat = control.ack(name, wake, (path, first))
         assert beat.json() == {"ok": True, "next_wake": False}
     done = control.ack(name, wake, (path, first), done=True)

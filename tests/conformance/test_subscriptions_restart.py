@@ -246,5 +246,5 @@ def test_a_stop_does_not_wait_for_a_receiver(tmp_path: Path) -> None:
             receiver.wait()
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6
         assert "Traceback" not in server.output.decode()

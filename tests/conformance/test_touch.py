@@ -103,7 +103,7 @@ def test_a_change_wakes_a_waiting_client_quickly(api: Api) -> None:
     began = time.monotonic()
     insert(api, path)
     answer = waiting.reply().json()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 4
     assert answer["touched"] is True
     assert answer["effectiveWaitKind"] == "fineKey"
     assert answer["bucketMaxSourceOffsetSeq"] == "0"
