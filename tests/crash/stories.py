@@ -1,15 +1,16 @@
 """A short known story told to a real server, so that log record n is exactly one known request.
 
-Requests sent one after the other give one batch each. Requests of one group are sent at the same
-time on connections of their own: those that arrive while the first is being written share a batch,
-and the log itself tells in which order they came.
+Requests sent one after the other give one batch each. Requests of one group are sent on connections
+of their own while the server is paused, so that they share a batch or two; the log itself tells in
+which order they came.
 """
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,16 @@ class Story:
         return state
 
 
+@contextlib.contextmanager
+def paused(server: ServerProcess) -> Iterator[None]:
+    """What is sent meanwhile reaches the server all at once."""
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
 def tell(server: ServerProcess, groups: Sequence[Sequence[Step]]) -> None:
     for group in groups:
         with contextlib.ExitStack() as stack:
@@ -87,8 +98,9 @@ def tell(server: ServerProcess, groups: Sequence[Sequence[Step]]) -> None:
                 )
                 for _ in group
             ]
-            for step, connection in zip(group, connections, strict=True):
-                connection.sendall(step.encode())
+            with paused(server) if len(group) > 1 else contextlib.nullcontext():
+                for step, connection in zip(group, connections, strict=True):
+                    connection.sendall(step.encode())
             for step, connection in zip(group, connections, strict=True):
                 status = connection.recv(65536).split(b" ", 2)[1]
                 assert status in (b"200", b"201", b"204"), (
