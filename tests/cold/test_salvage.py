@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import random
 import re
 import shutil
+import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -346,6 +349,47 @@ def test_lost_headers_and_identity_cost_nothing(
     assert contents(tmp_path / "out") == before
     assert report.is_complete
     assert len(report.damaged) >= 2
+
+
+def lie_in_the_log(folder: Path) -> None:
+    """No header of the log is readable."""
+    for path in (folder / "wal").glob("*.wal"):
+        flip(path, 40)
+
+
+def lie_in_the_catalog(folder: Path) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "catalog" / "root.sqlite")) as root, root:
+        root.execute("UPDATE meta SET store_id = '0' || substr(store_id, 2)")
+
+
+def lie_in_the_cold_store(folder: Path) -> None:
+    (folder / "cold" / "millstream.json").write_text('{"format": 1, "store_id": "another"}')
+
+
+@pytest.mark.parametrize("other", [lie_in_the_log, lie_in_the_catalog, lie_in_the_cold_store])
+@pytest.mark.parametrize("lie", ["another store", "another format"])
+def test_a_wrong_identity_is_outvoted(
+    folder: Path,
+    tmp_path: Path,
+    before: dict[str, Content],
+    lie: str,
+    other: Callable[[Path], None],
+) -> None:
+    identity = json.loads((folder / "millstream.json").read_bytes())
+    if lie == "another store":
+        identity["store_id"] = identity["store_id"][::-1]
+    else:
+        identity["format"] += 1
+    (folder / "millstream.json").write_text(json.dumps(identity))
+    other(folder)
+    if lie == "another format" and other is lie_in_the_log:
+        code, output = run_command("salvage", str(folder), str(tmp_path / "out"))
+        assert code == 2, output  # nothing of it speaks for this version
+        assert "run a newer Millstream" in output
+        return
+    report = salvaged(folder, tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+    assert any("millstream.json" in each.file for each in report.damaged), report
 
 
 def test_any_wrong_bytes_leave_a_sound_folder_and_a_complete_list(

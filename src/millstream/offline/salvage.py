@@ -32,10 +32,9 @@ from millstream.errors import (
 )
 from millstream.formats.images import HotContent
 from millstream.formats.runs import Run, Segment, index_problem
-from millstream.formats.wal import SEGMENT_HEADER_BYTES, decode_segment_header
 from millstream.journal.checkpoints import encode_checkpoint, store_checkpoint
 from millstream.journal.disk import OsDisk
-from millstream.journal.folder import NewFolder, Places, ReadFolder, load_identity
+from millstream.journal.folder import NewFolder, Places, ReadFolder
 from millstream.journal.log_walk import Found, Hole, LogFile, list_log, walk_log
 from millstream.journal.read_only import ReadOnlyDisk
 from millstream.journal.skipped import load_skipped
@@ -46,6 +45,7 @@ from millstream.offline.replica import settle
 from millstream.offline.salvage_base import UNSOUND, Base, Bases
 from millstream.offline.salvage_edits import BadRun, Edits, cut_to_segments
 from millstream.offline.salvage_report import Behind, Damage, Loss, Report
+from millstream.offline.store_votes import find_candidates
 from millstream.recover import Replay
 from millstream.state.commands import (
     AnyCommand,
@@ -59,7 +59,7 @@ from millstream.tier.backup import list_manifests
 from millstream.tier.blobs import snapshot_digest
 from millstream.tier.catalog import Catalog
 from millstream.tier.catalog_files import sync_path
-from millstream.tier.identity import claim_store, load_owner
+from millstream.tier.identity import claim_store
 from millstream.tier.object_kinds import snapshot_name
 from millstream.tier.objects import ColdSettings, ObjectStore, cold_settings
 from millstream.tier.segments import SegmentReader
@@ -142,9 +142,8 @@ class _Salvage:
 
     def run(self) -> Report:
         report = self._report
-        self._folder.store_id = self._find_store_id()
         self._work.parent.mkdir()
-        reached = self._reach_state()
+        reached = self._reach_state_of_any_store()
         catalog = reached.base.catalog
         try:
             report.base, report.lsn = reached.base.name, reached.lsn
@@ -159,29 +158,23 @@ class _Salvage:
         self._finish()
         return report
 
-    # Which store
-
-    def _find_store_id(self) -> str:
-        try:
-            store_id = load_identity(self._folder.path)
-            problem = "expected a file, found none"
-        except StartupError as error:
-            if "has format" in str(error):
-                raise
-            store_id, problem = None, str(error)
-        if store_id is not None:
-            return store_id
-        self._report.damaged.append(Damage(str(self._folder.path), None, problem))
-        for path in sorted(Path(self._folder.wal).glob("*.wal")):
-            header = decode_segment_header(self._disk.read(str(path), SEGMENT_HEADER_BYTES))
-            if header is not None:
-                return header.store_id
-        try:
-            return load_owner(self._objects)
-        except OSError as error:
-            raise StartupError(f"nothing tells which store this was: {error}") from error
-
     # The state
+
+    def _reach_state_of_any_store(self) -> _Reached:
+        """Of the likeliest one with a state; when there is none, the likeliest one's reasons."""
+        refusal: StartupError | None = None
+        for candidate in find_candidates(self._disk, self._folder, self._objects):
+            self._folder.store_id, self._until = candidate.store_id, None
+            damaged = len(self._report.damaged)
+            if candidate.damage is not None:
+                self._report.damaged.append(candidate.damage)
+            try:
+                return self._reach_state()
+            except StartupError as error:
+                refusal = refusal or error
+                del self._report.damaged[damaged:]
+        assert refusal is not None
+        raise refusal
 
     def _reach_state(self) -> _Reached:
         files = list_log(self._disk, self._folder.wal, self._folder.store_id)
