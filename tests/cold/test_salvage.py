@@ -366,6 +366,25 @@ def lie_in_the_cold_store(folder: Path) -> None:
     (folder / "cold" / "millstream.json").write_text('{"format": 1, "store_id": "another"}')
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("segments/0000/not-a-segment.parquet", 1, 1),
+        ("segments/0000/1795001335778-e6273f40.parquet", 1, 10**12),
+    ],
+    ids=["name", "age"],
+)
+def test_wrong_rows_of_garbage_are_listed_and_left_out(
+    folder: Path, tmp_path: Path, before: dict[str, Content], wrong: tuple[str, int, int]
+) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "catalog" / "shard-0000.sqlite")) as shard:
+        shard.execute("INSERT INTO garbage (name, size, since_lsn) VALUES (?, ?, ?)", wrong)
+        shard.commit()
+    report = salvaged(folder, tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+    assert [each.file for each in report.damaged] == [wrong[0]]
+
+
 @pytest.mark.parametrize("other", [lie_in_the_log, lie_in_the_catalog, lie_in_the_cold_store])
 @pytest.mark.parametrize("lie", ["another store", "another format"])
 def test_a_wrong_identity_is_outvoted(

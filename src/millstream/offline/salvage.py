@@ -40,6 +40,7 @@ from millstream.journal.read_only import ReadOnlyDisk
 from millstream.journal.skipped import load_skipped
 from millstream.limits import MIB
 from millstream.offline.consistency import Consistency
+from millstream.offline.garbage_rows import garbage_problems
 from millstream.offline.leftovers import Leftovers
 from millstream.offline.replica import settle
 from millstream.offline.salvage_base import UNSOUND, Base, Bases
@@ -369,6 +370,7 @@ class _Salvage:
         changes = edits.changes(lsn + 1, is_whole=self._report.is_complete)
         catalog = reached.base.catalog
         catalog.merge(changes)
+        self._forget_wrong_garbage(catalog)
         found = _check(catalog, reached.hot)
         self._report.streams, self._report.messages = found.streams, found.messages
         places = Places()
@@ -377,6 +379,13 @@ class _Salvage:
         disk = OsDisk()
         disk.list(places.checkpoints)  # makes the folder
         store_checkpoint(disk, places.checkpoints, changes.lsn, blocks)
+
+    def _forget_wrong_garbage(self, catalog: Catalog) -> None:
+        """The objects, if there are any, are swept up as any that nothing refers to."""
+        wrong = list(garbage_problems(catalog, self._copies or self._objects))
+        for name, problem in wrong:
+            self._report.damaged.append(Damage(name, None, problem))
+        catalog.forget_garbage(name for name, _ in wrong)
 
     def _finish(self) -> None:
         disk = OsDisk()

@@ -30,7 +30,6 @@ from millstream.formats.runs import (
     Run,
     Segment,
     index_problem,
-    parse_segment_name,
     segment_name,
 )
 from millstream.journal.folder import IDENTITY_FILE, ReadFolder, load_identity
@@ -38,6 +37,7 @@ from millstream.journal.log_walk import Hole, list_log, walk_log
 from millstream.journal.read_only import ReadOnlyDisk
 from millstream.limits import MIB
 from millstream.offline.consistency import Consistency, title
+from millstream.offline.garbage_rows import garbage_problems
 from millstream.offline.replica import copied_catalog, open_catalog, replay_folder, settle
 from millstream.state.images import decode_image
 from millstream.tier.backup import list_manifests, load_file, load_manifest
@@ -206,7 +206,7 @@ class _Walk:
             yield f"{self._objects.settings.url}: expected the cold data of this store, found none"
         yield from self._consistency.check(catalog, hot, is_whole=is_whole)
         yield from self._check_segments(catalog)
-        yield from self._check_garbage(catalog)
+        yield from (text for _, text in garbage_problems(catalog, self._objects))
         yield from self._check_snapshots(catalog)
 
     # Segments
@@ -261,18 +261,6 @@ class _Walk:
             return self._reader.load_runs(segment, runs)
         except (DamagedSegment, ObjectMissing, ObjectTooShort) as error:
             return error
-
-    def _check_garbage(self, catalog: Catalog) -> Iterator[str]:
-        """It may be gone already; what is there must be what the catalog means."""
-        for garbage in catalog.garbage():
-            if parse_segment_name(garbage.name) is None:
-                yield f"garbage {garbage.name!r}: expected the name of a segment"
-                continue
-            size = self._objects.size(garbage.name)
-            if size not in (None, garbage.size):
-                yield f"garbage {garbage.name}: expected {garbage.size} bytes, found {size} bytes"
-            if garbage.since_lsn > catalog.lsn:
-                yield f"garbage {garbage.name} since {garbage.since_lsn}, behind the log's end"
 
     # Snapshots
 
